@@ -78,7 +78,7 @@ impl Task {
         let url = arguments.pop().ok_or("usage: conformance_client [--probe] URL")?;
         let variable = |name: &str| env::var(name).unwrap_or_default();
         // An unknown revision is left to the negotiation.
-        let revision = Revision::parse(&variable("MCP_CONFORMANCE_PROTOCOL_VERSION")).filter(|_| !probe);
+        let revision = Revision::parse(variable("MCP_CONFORMANCE_PROTOCOL_VERSION")).filter(|_| !probe);
         let context = variable("MCP_CONFORMANCE_CONTEXT");
         Ok(Self {
             target: Target::url(&url)?,

@@ -16,6 +16,10 @@ pub mod protocol;
 
 pub mod dialect;
 
+pub mod identity;
+
+pub mod issuers;
+
 pub mod call;
 
 pub mod policy;
@@ -30,6 +34,7 @@ pub mod mcp_client;
 
 pub mod upstream;
 
+pub mod line_log;
 pub mod local;
 
 pub mod gateway;
@@ -38,7 +43,11 @@ pub mod inbound;
 
 pub mod config;
 
+pub mod access_log;
+
 pub mod admin;
+
+pub mod audit;
 
 pub mod client;
 
@@ -53,6 +62,8 @@ pub mod ndjson;
 pub mod redact;
 
 pub mod shutdown;
+
+mod sync;
 
 pub mod telemetry;
 

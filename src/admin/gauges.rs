@@ -1,10 +1,10 @@
 //! Metrics that are sampled at scrape time: gauges, and counters that other modules keep.
 
-use super::Admin;
+use super::{Admin, unix_seconds};
 use crate::http::client::{OriginUsage, origin_usage};
 use crate::metrics::{MetricKind, MetricsReading};
-use crate::policy::QuotaUsage;
-use crate::telemetry::panics;
+use crate::policy::{LimitMeasure, LimitUsage, QuotaUsage};
+use crate::telemetry::{lost_lines, panics};
 use crate::upstream::{HealthPhase, Upstream};
 
 impl Admin {
@@ -20,14 +20,6 @@ impl Admin {
                 ("revision", revision.map_or_else(|| "unknown".to_owned(), |revision| revision.to_string())),
             ];
             sessions.push((labels, saturating_i64(*count)));
-        }
-        let mut states = Vec::new();
-        for upstream in &upstreams {
-            let current = upstream.state().health.phase;
-            for phase in [HealthPhase::Starting, HealthPhase::Ready, HealthPhase::Degraded, HealthPhase::Down] {
-                let labels = vec![("upstream", upstream.name().to_string()), ("state", phase.to_string())];
-                states.push((labels, i64::from(phase == current)));
-            }
         }
         let per_upstream = |value: &dyn Fn(&Upstream) -> usize| {
             let sample = |upstream: &std::sync::Arc<Upstream>| {
@@ -61,7 +53,11 @@ impl Admin {
                 unlabelled(self.gateway.parked_calls()),
             ),
             gauge("children", "Running child processes", unlabelled(crate::mcp_client::running_children())),
-            gauge("upstream_state", "1 for the current state of an upstream, 0 for the others", states),
+            gauge(
+                "upstream_state",
+                "1 for the current state of an upstream, 0 for the others",
+                upstream_states(&upstreams),
+            ),
             gauge(
                 "upstream_leases",
                 "Upstream connections leased to one client",
@@ -83,45 +79,84 @@ impl Admin {
                 calls_by_revision,
             ),
         ];
-        if let Some(cluster) = &self.cluster {
-            let value = |count: u64| unlabelled(usize::try_from(count).unwrap_or(usize::MAX));
-            readings.extend([
-                gauge(
-                    "lease_held",
-                    "1 while this node holds its lease in the store",
-                    value(cluster.holds_lease().into()),
-                ),
-                gauge(
-                    "store_full",
-                    "1 while the store refuses writes because it is out of memory",
-                    value(cluster.store().is_full().into()),
-                ),
-                counter("store_commands", "Commands sent to the store", value(cluster.store().round_trips())),
-                counter("relayed_requests", "Requests relayed to other nodes", value(cluster.relayed_requests())),
-                counter("session_takeovers", "Sessions adopted from other nodes", value(cluster.takeovers())),
-            ]);
-        }
-        readings.extend(self.quota_readings().into_iter().chain(process_readings()));
+        readings.extend(self.cluster_readings());
+        readings
+            .extend(self.issuers().readings().into_iter().chain(self.security_readings()).chain(self.quota_readings()));
+        readings.extend(self.limit_readings().into_iter().chain(process_readings()));
         self.gateway.metrics().render(readings).unwrap_or_default()
+    }
+
+    /// Figures of this node in its cluster; none without a shared store.
+    fn cluster_readings(&self) -> Vec<MetricsReading> {
+        let Some(cluster) = &self.cluster else { return Vec::new() };
+        let value = |count: u64| vec![(Vec::new(), i64::try_from(count).unwrap_or(i64::MAX))];
+        let gauge = |name, help, values| MetricsReading { name, help, kind: MetricKind::Gauge, values };
+        let counter = |name, help, values| MetricsReading { name, help, kind: MetricKind::Counter, values };
+        vec![
+            gauge("lease_held", "1 while this node holds its lease in the store", value(cluster.holds_lease().into())),
+            gauge(
+                "store_full",
+                "1 while the store refuses writes because it is out of memory",
+                value(cluster.store().is_full().into()),
+            ),
+            counter("store_commands", "Commands sent to the store", value(cluster.store().round_trips())),
+            counter("relayed_requests", "Requests relayed to other nodes", value(cluster.relayed_requests())),
+            counter("session_takeovers", "Sessions adopted from other nodes", value(cluster.takeovers())),
+        ]
+    }
+
+    /// Figures of the audit log, and of the certificate where clients speak TLS.
+    fn security_readings(&self) -> Vec<MetricsReading> {
+        let lost = i64::try_from(self.gateway.audit().lost()).unwrap_or(i64::MAX);
+        let mut readings = vec![MetricsReading {
+            name: "audit_lost_events",
+            help: "Events that the audit log could not take",
+            kind: MetricKind::Counter,
+            values: vec![(Vec::new(), lost)],
+        }];
+        readings.push(MetricsReading {
+            name: "log_lost_lines",
+            help: "Lines of the log and the access log that standard error could not take",
+            kind: MetricKind::Counter,
+            values: vec![(Vec::new(), i64::try_from(lost_lines()).unwrap_or(i64::MAX))],
+        });
+        if let Some(tls) = self.tls.load().as_deref() {
+            let expires = i64::try_from(unix_seconds(tls.certificate.not_after)).unwrap_or(i64::MAX);
+            readings.push(MetricsReading {
+                name: "tls_certificate_expiry_timestamp_seconds",
+                help: "When the certificate that clients see expires, in Unix seconds",
+                kind: MetricKind::Gauge,
+                values: vec![(Vec::new(), expires)],
+            });
+        }
+        readings
     }
 
     fn quota_readings(&self) -> [MetricsReading; 3] {
         let usage = self.sessions.quotas().usage();
+        let limits = self.gateway.rate_limits().usage();
         let values = |value: &dyn Fn(&QuotaUsage) -> i64| {
-            usage.iter().map(|quota| (vec![("quota", quota.name.to_owned())], value(quota))).collect()
+            usage.iter().map(|quota| (vec![("quota", quota.name.to_owned())], value(quota))).collect::<Vec<_>>()
+        };
+        let with_limits = |mut values: Vec<(Vec<(&'static str, String)>, i64)>, value: fn(&LimitMeasure) -> u64| {
+            for (limit, measure) in limits.iter().flat_map(|limit| limit.measures.iter().map(move |one| (limit, one))) {
+                let labels = vec![("quota", format!("{}/{}", limit.name, measure.name))];
+                values.push((labels, i64::try_from(value(measure)).unwrap_or(i64::MAX)));
+            }
+            values
         };
         [
             MetricsReading {
                 name: "quota_used",
                 help: "Use of a quota; of a quota per caller, that of the caller with the most",
                 kind: MetricKind::Gauge,
-                values: values(&|quota| saturating_i64(quota.used)),
+                values: with_limits(values(&|quota| saturating_i64(quota.used)), |measure| measure.used),
             },
             MetricsReading {
                 name: "quota_limit",
                 help: "Limit of a quota",
                 kind: MetricKind::Gauge,
-                values: values(&|quota| saturating_i64(quota.limit)),
+                values: with_limits(values(&|quota| saturating_i64(quota.limit)), |measure| measure.limit),
             },
             MetricsReading {
                 name: "quota_refusals",
@@ -130,6 +165,37 @@ impl Admin {
                 values: values(&|quota| i64::try_from(quota.refusals).unwrap_or(i64::MAX)),
             },
         ]
+    }
+}
+
+impl Admin {
+    /// What rate limits rejected, and whether nodes share them.
+    fn limit_readings(&self) -> Vec<MetricsReading> {
+        let limits = self.gateway.rate_limits();
+        let rejected = |limit: LimitUsage| {
+            (vec![("limit", limit.name.to_string())], i64::try_from(limit.rejections).unwrap_or(i64::MAX))
+        };
+        let mut readings = vec![MetricsReading {
+            name: "rate_limited",
+            help: "Requests that a rate limit rejected",
+            kind: MetricKind::Counter,
+            values: limits.usage().into_iter().map(rejected).collect(),
+        }];
+        if let Some(shared) = limits.shared_usage() {
+            readings.push(MetricsReading {
+                name: "rate_limits_unshared",
+                help: "1 while the store is away and this node enforces its share of the rate limits",
+                kind: MetricKind::Gauge,
+                values: vec![(Vec::new(), i64::from(shared.is_away))],
+            });
+            readings.push(MetricsReading {
+                name: "rate_limits_unshared_requests",
+                help: "Requests that rate limits admitted while the store was away",
+                kind: MetricKind::Counter,
+                values: vec![(Vec::new(), i64::try_from(shared.decided_alone).unwrap_or(i64::MAX))],
+            });
+        }
+        readings
     }
 }
 
@@ -163,4 +229,17 @@ fn process_readings() -> [MetricsReading; 3] {
 
 fn saturating_i64(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// One sample for each state of each upstream.
+fn upstream_states(upstreams: &[std::sync::Arc<Upstream>]) -> Vec<(Vec<(&'static str, String)>, i64)> {
+    let mut states = Vec::new();
+    for upstream in upstreams {
+        let current = upstream.state().health.phase;
+        for phase in [HealthPhase::Starting, HealthPhase::Ready, HealthPhase::Degraded, HealthPhase::Down] {
+            let labels = vec![("upstream", upstream.name().to_string()), ("state", phase.to_string())];
+            states.push((labels, i64::from(phase == current)));
+        }
+    }
+    states
 }

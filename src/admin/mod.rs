@@ -7,17 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 
 use crate::cluster::Cluster;
 use crate::dialect::Revision;
 use crate::gateway::Gateway;
+use crate::http::server::TlsServer;
+use crate::issuers::{IssuerSettings, Issuers};
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 
 pub use status::{
-    CallsByRevision, ClusterStatus, ConfigStatus, GroupStatus, LegStatus, ListCounts, SessionStatus,
-    SessionUpstreamStatus, StatusReport, UpstreamStatus, unix_seconds,
+    CallsByRevision, ClusterStatus, ConfigStatus, GroupStatus, LegStatus, LimitMeasureStatus, LimitStatus, ListCounts,
+    SessionStatus, SessionUpstreamStatus, StatusReport, TlsStatus, UpstreamStatus, unix_seconds,
 };
 
 /// Reads readiness, metrics and status from the running gateway.
@@ -27,6 +30,10 @@ pub struct Admin {
     sessions: Arc<Sessions>,
     shutdown: Shutdown,
     cluster: Option<Arc<Cluster>>,
+    /// The issuers whose tokens are accepted, for their figures and for a reload.
+    issuers: ArcSwap<Issuers>,
+    /// The certificate in use, if clients speak TLS.
+    tls: Arc<ArcSwapOption<TlsServer>>,
     started_at: SystemTime,
     configuration: Mutex<ConfigStatus>,
     /// Whether the gateway has been ready once. Upstreams that a reload adds later do not make it unready.
@@ -40,16 +47,33 @@ impl Admin {
         sessions: Arc<Sessions>,
         shutdown: Shutdown,
         cluster: Option<Arc<Cluster>>,
+        tls: Arc<ArcSwapOption<TlsServer>>,
     ) -> Self {
         Self {
             gateway,
             sessions,
             shutdown,
             cluster,
+            issuers: ArcSwap::from_pointee(Issuers::new(Vec::new())),
+            tls,
             started_at: SystemTime::now(),
             configuration: Mutex::default(),
             has_been_ready: AtomicBool::new(false),
         }
+    }
+
+    /// Replaces the issuers; those that did not change keep their keys and what they verified.
+    pub fn replace_issuers(&self, settings: Vec<IssuerSettings>) -> Arc<Issuers> {
+        let mut issuers = Issuers::new(settings);
+        issuers.succeed(&self.issuers.load());
+        let issuers = Arc::new(issuers);
+        self.issuers.store(Arc::clone(&issuers));
+        issuers
+    }
+
+    /// The issuers whose tokens are accepted.
+    pub fn issuers(&self) -> Arc<Issuers> {
+        self.issuers.load_full()
     }
 
     /// Updates the configuration part of the status, after a reload was applied or refused.

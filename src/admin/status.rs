@@ -8,6 +8,8 @@ use super::Admin;
 use crate::cluster::Cluster;
 use crate::dialect::{Revision, describe_translation};
 use crate::gateway::GroupMember;
+use crate::http::server::{ClientCertificates, TlsServer};
+use crate::policy::{LimitMeasure, LimitUsage};
 use crate::upstream::{LegReport, List, RevisionPair, Upstream};
 
 /// Snapshot of the gateway, served as JSON at `/admin/status`. Times are Unix seconds.
@@ -39,9 +41,48 @@ pub struct StatusReport {
     pub parked_calls: usize,
     /// Running child processes.
     pub children: usize,
+    /// Rate limits and quotas, in the order of the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitStatus>,
+    /// The certificate that clients see; absent where they speak plain HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsStatus>,
     /// This node's place in the cluster; absent without a shared store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
+}
+
+/// One rate limit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LimitStatus {
+    /// Name of the limit.
+    pub name: String,
+    /// Requests that it rejected since the start.
+    pub rejected: u64,
+    /// What it counts, on this node, for the bucket with the most.
+    pub counted: Vec<LimitMeasureStatus>,
+}
+
+/// One thing that a rate limit counts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LimitMeasureStatus {
+    /// `rate`, `quota` or `in_flight`.
+    pub name: String,
+    /// How much is in use.
+    pub used: u64,
+    /// How much may be.
+    pub limit: u64,
+}
+
+/// TLS on the listener of clients.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TlsStatus {
+    /// Name of the certificate's subject.
+    pub certificate: Option<String>,
+    /// When the certificate expires.
+    pub expires: u64,
+    /// Whether clients need a certificate: `none`, `optional` or `required`.
+    pub client_certificates: String,
 }
 
 /// One node of a cluster.
@@ -223,6 +264,8 @@ impl Admin {
             calls_in_flight: self.shutdown.calls_in_flight(),
             parked_calls: self.gateway.parked_calls(),
             children: crate::mcp_client::running_children(),
+            limits: self.gateway.rate_limits().usage().into_iter().map(limit_status).collect(),
+            tls: self.tls.load().as_deref().map(tls_status),
             cluster: self.cluster.as_deref().map(cluster_status),
         }
     }
@@ -252,6 +295,19 @@ impl Admin {
             }
         };
         self.gateway.groups().iter().map(status).collect()
+    }
+}
+
+fn tls_status(tls: &TlsServer) -> TlsStatus {
+    let client_certificates = match tls.client_certificates {
+        None => "none",
+        Some(ClientCertificates::Optional) => "optional",
+        Some(ClientCertificates::Required) => "required",
+    };
+    TlsStatus {
+        certificate: tls.certificate.name.clone(),
+        expires: unix_seconds(tls.certificate.not_after),
+        client_certificates: client_certificates.to_owned(),
     }
 }
 
@@ -320,6 +376,18 @@ fn list_counts(count: impl Fn(List) -> usize) -> ListCounts {
         prompts: count(List::Prompts),
         resources: count(List::Resources),
         templates: count(List::Templates),
+    }
+}
+
+fn limit_status(limit: LimitUsage) -> LimitStatus {
+    let measure = |measure: LimitMeasure| {
+        let LimitMeasure { name, used, limit } = measure;
+        LimitMeasureStatus { name: name.to_owned(), used, limit }
+    };
+    LimitStatus {
+        name: limit.name.to_string(),
+        rejected: limit.rejections,
+        counted: limit.measures.into_iter().map(measure).collect(),
     }
 }
 

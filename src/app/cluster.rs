@@ -83,6 +83,7 @@ pub(super) fn start_tasks(inbound: &Arc<Inbound>) {
     tokio::spawn(Arc::clone(cluster).run_peer_checks());
     tokio::spawn(Arc::clone(cluster).run_mailbox());
     tokio::spawn(Arc::clone(persister).run(Arc::clone(&inbound.sessions)));
+    tokio::spawn(Arc::clone(inbound.gateway.rate_limits()).run_upkeep());
     tokio::spawn(share_sealing_key(Arc::clone(inbound), Arc::clone(cluster)));
     tokio::spawn(refresh_stored_sessions(Arc::clone(inbound), Arc::clone(persister), Arc::clone(cluster)));
 }
@@ -91,6 +92,7 @@ pub(super) fn start_tasks(inbound: &Arc<Inbound>) {
 async fn share_sealing_key(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
     if let Some(key) = cluster.sealing_key() {
         inbound.gateway.seal().set_key(key.as_bytes());
+        cluster.set_sealing_key_shared();
         return cluster.set_sealing_key_requested();
     }
     let mut random = [0; 32];
@@ -105,6 +107,7 @@ async fn share_sealing_key(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
             Ok(key) if shared && key == known => {}
             Ok(key) => {
                 inbound.gateway.seal().set_key(&key);
+                cluster.set_sealing_key_shared();
                 (known, shared) = (key, true);
             }
             Err(error) => tracing::debug!(%error, "sealing key exchange with the store failed"),
@@ -117,16 +120,16 @@ async fn share_sealing_key(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
 /// Extends the expiry of this node's sessions in the store. After a store reconnect it does so at once: the store may
 /// have lost sessions, which are written again, or a session may have a new owner.
 async fn refresh_stored_sessions(inbound: Arc<Inbound>, persister: Arc<Persister>, cluster: Arc<Cluster>) {
-    let (mut seen_connects, mut refreshed) = (cluster.store().connects(), Instant::now());
+    let (mut seen_reconnects, mut refreshed) = (cluster.store().reconnects(), Instant::now());
     loop {
         tokio::time::sleep(cluster.lease() / 3).await;
-        let connects = cluster.store().connects();
-        if !cluster.holds_lease() || (connects == seen_connects && refreshed.elapsed() < persister.ttl() / 4) {
+        let reconnects = cluster.store().reconnects();
+        if !cluster.holds_lease() || (reconnects == seen_reconnects && refreshed.elapsed() < persister.ttl() / 4) {
             continue;
         }
         let all = inbound.sessions.all();
         match persister.touch(&inbound.sessions, &all).await {
-            Ok(()) => (seen_connects, refreshed) = (connects, Instant::now()),
+            Ok(()) => (seen_reconnects, refreshed) = (reconnects, Instant::now()),
             Err(error) => tracing::debug!(%error, "refreshing stored sessions failed"),
         }
     }
@@ -173,9 +176,11 @@ pub(super) async fn leave_cluster(inbound: &Inbound, end: Instant) {
         while busy() && Instant::now() < end {
             tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
         }
-        if let Err(error) = persister.write_pending(&inbound.sessions).await {
+        let written = persister.write_pending(&inbound.sessions).await;
+        if let Err(error) = persister.finish_deletes().await.and(written) {
             tracing::debug!(%error, "deleting closed sessions from the store failed; they expire there");
         }
+        inbound.gateway.rate_limits().return_all().await;
         cluster.leave().await;
     }
 }

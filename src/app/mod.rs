@@ -6,17 +6,20 @@ mod reload;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
+use crate::access_log::{AccessLog, AccessSettings};
 use crate::admin::Admin;
+use crate::audit::{AuditOutput, AuditSettings};
 use crate::gateway::{self, DEFAULT_GROUP, Gateway, GatewayConfig, Group, GroupConfig};
 use crate::http::client::set_connections_per_origin;
 use crate::inbound::{Inbound, ListenerRole, MAX_REFUSING_CONNECTIONS, StripedLocks};
-use crate::policy::Quotas;
+use crate::issuers::IssuerSettings;
+use crate::policy::{FailedCredentials, Policy, Quotas, RateLimits};
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::count_panics;
@@ -27,10 +30,19 @@ pub use crate::config::AppSettings;
 use cluster::ClusterSetup;
 pub use reload::Reloader;
 
+/// How long a shutdown waits for the audit log to take its last lines.
+const AUDIT_FLUSH_TIME: Duration = Duration::from_secs(1);
+/// How often the certificate of clients' listener is looked at.
+const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(6 * 3600);
+
 /// A built gateway without listeners.
 #[derive(Debug)]
 pub struct App {
     inbound: Arc<Inbound>,
+    /// The audit log, opened when something is served.
+    audit: AuditSettings,
+    /// The access log, begun when something is served.
+    access_log: AccessSettings,
 }
 
 /// A gateway with bound listeners, not accepting yet.
@@ -51,10 +63,12 @@ impl App {
     }
 
     fn build(settings: AppSettings, setup: Option<ClusterSetup>) -> Self {
-        let shutdown = Shutdown::default();
+        let (shutdown, audit, access_log) = (Shutdown::default(), settings.audit, settings.access_log);
         count_panics();
         set_connections_per_origin(settings.connections_per_origin);
         let quotas = Arc::new(Quotas::new(&settings.quotas));
+        let store = setup.as_ref().map(|setup| Arc::clone(&setup.store));
+        let rate_limits = Arc::new(RateLimits::new(settings.rate_limits, store));
         let (cluster, sessions, node) = match setup {
             None => (None, Sessions::new(settings.sessions, Arc::clone(&quotas)), "".into()),
             Some(setup) => {
@@ -69,22 +83,38 @@ impl App {
                 drain: settings.inbound.shutdown_timeout,
                 parking: settings.parking,
                 quotas,
+                rate_limits,
                 node,
             };
             Arc::new(Gateway::new(&settings.gateway, gateway_settings, shutdown.closing().clone()))
         };
+        let tls = Arc::new(ArcSwapOption::new(settings.tls));
+        let admin = Admin::new(
+            Arc::clone(&gateway),
+            Arc::clone(&sessions),
+            shutdown.clone(),
+            cluster.clone(),
+            Arc::clone(&tls),
+        );
+        let mut policy = settings.policy;
+        install_issuers(&admin, &mut policy, settings.issuers);
         let inbound = Arc::new(Inbound {
-            admin: Admin::new(Arc::clone(&gateway), Arc::clone(&sessions), shutdown.clone(), cluster.clone()),
+            admin,
+            tls,
+            client_ca_revoked: ArcSwap::default(),
             gateway,
             sessions,
-            policy: ArcSwap::from_pointee(settings.policy),
+            policy: ArcSwap::from_pointee(policy),
+            policy_changed: Notify::new(),
+            failed_credentials: FailedCredentials::default(),
             settings: ArcSwap::from_pointee(settings.inbound),
             shutdown,
             cluster,
             takeover_locks: StripedLocks::default(),
+            access_log: AccessLog::default(),
             refusing: Arc::new(Semaphore::new(MAX_REFUSING_CONNECTIONS)),
         });
-        Self { inbound }
+        Self { inbound, audit, access_log }
     }
 
     /// Binds the listeners and starts the worker threads.
@@ -105,14 +135,10 @@ impl App {
         let setup = ClusterSetup::from_settings(&settings, address)?;
         let workers = Workers::start(settings.workers);
         let workers = workers.map_err(|error| io::Error::other(format!("starting a worker thread failed: {error}")))?;
-        Ok(BoundApp {
-            app: Self::build(settings, setup),
-            listener,
-            address,
-            admin,
-            workers: Arc::new(workers),
-            reloader: None,
-        })
+        let app = Self::build(settings, setup);
+        app.inbound.gateway.configure_audit(&app.audit)?;
+        app.inbound.access_log.configure(app.access_log);
+        Ok(BoundApp { app, listener, address, admin, workers: Arc::new(workers), reloader: None })
     }
 
     /// The gateway with its groups, for programs that embed it.
@@ -126,8 +152,10 @@ impl App {
     }
 
     fn spawn_background_tasks(&self) {
+        self.inbound.admin.issuers().start();
         tokio::spawn(Arc::clone(&self.inbound).maintain_sessions());
         cluster::start_tasks(&self.inbound);
+        tokio::spawn(warn_of_expiry(Arc::clone(&self.inbound)));
     }
 
     /// Serves one client on standard input and output until its input ends or `stop` completes.
@@ -143,6 +171,12 @@ impl App {
             Some(group) => group,
             None => return Err(io::Error::other("no such group")),
         };
+        if self.audit.output == AuditOutput::Stdout {
+            let why = "the audit log cannot go to stdout, which is for messages here; use a file or stderr";
+            return Err(io::Error::other(why));
+        }
+        self.inbound.gateway.configure_audit(&self.audit)?;
+        self.inbound.access_log.configure(self.access_log);
         self.spawn_background_tasks();
         let draining = self.inbound.shutdown.draining().clone();
         tokio::spawn(async move {
@@ -152,11 +186,26 @@ impl App {
         let input = tokio::io::BufReader::new(tokio::io::stdin());
         let result = Arc::clone(&self.inbound).serve_stdio(group, input, tokio::io::stdout()).await;
         self.inbound.gateway.stop().await;
+        self.inbound.gateway.audit().flush(AUDIT_FLUSH_TIME).await;
         result
     }
 }
 
+/// Lets the tokens of these issuers be accepted.
+fn install_issuers(admin: &Admin, policy: &mut Policy, settings: Vec<IssuerSettings>) {
+    let issuers = admin.replace_issuers(settings);
+    // A validator that an embedding program has set stays.
+    if !issuers.is_empty() {
+        policy.issuers = Some(issuers);
+    }
+}
+
 impl BoundApp {
+    /// Scheme of the client listener: `https` with a certificate.
+    pub fn scheme(&self) -> &'static str {
+        if self.app.inbound.tls.load().is_some() { "https" } else { "http" }
+    }
+
     /// Address of the client listener.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -208,7 +257,18 @@ impl BoundApp {
         // Last: other nodes relay requests to this one until it has left.
         cluster::leave_cluster(&inbound, end).await;
         inbound.gateway.stop().await;
+        inbound.gateway.audit().flush(AUDIT_FLUSH_TIME).await;
         ended_in_time
+    }
+}
+
+/// Warns again and again of a certificate that expires or has expired: a renewal may have failed without a word.
+async fn warn_of_expiry(inbound: Arc<Inbound>) {
+    while tokio::time::timeout(EXPIRY_CHECK_INTERVAL, inbound.shutdown.closing().cancelled()).await.is_err() {
+        let warning = inbound.tls.load().as_ref().and_then(|tls| tls.expiry_warning(SystemTime::now()));
+        if let Some(warning) = warning {
+            tracing::warn!("{warning}; renew it");
+        }
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::SystemTime;
 
 use super::cluster::stored_session_ttl;
 use crate::admin::{Admin, unix_seconds};
+use crate::audit::{AuditEvent, AuditKind, AuditOutcome, cut};
 use crate::config::{self, AppSettings, Config, ConfigWatcher, GivenFlag, LoadedConfig};
 use crate::http::client::set_connections_per_origin;
 use crate::inbound::Inbound;
+use crate::telemetry;
 
 /// Reloads the configuration file when it changes on disk or on SIGHUP.
 #[derive(Debug)]
@@ -21,14 +23,14 @@ pub struct Reloader {
     config: Config,
 }
 
-/// Settings, or tables with a dot, that only a restart can change: sockets, threads, the store and the log.
-const FIXED_SETTINGS: [&str; 6] = ["listen", "admin.listen", "workers", "store", "cluster.", "log."];
+/// Settings, or tables with a dot, that only a restart can change: sockets, threads, the store and the format of the log.
+const FIXED_SETTINGS: [&str; 6] = ["listen", "admin.listen", "workers", "store", "cluster.", "log.format"];
 
 impl Reloader {
     /// Watches a file that was loaded as `config`. Must be called within a runtime.
     pub fn new(file: PathBuf, config: Config) -> Self {
         let mut watcher = ConfigWatcher::new(&file);
-        watcher.set_referenced_files(config.referenced_files());
+        watcher.set_referenced_files(config.referenced_files(&file));
         Self { file, watcher, flags: Vec::new(), config }
     }
 
@@ -52,6 +54,7 @@ impl Reloader {
 
     /// Reloads on every change; never returns.
     pub(super) async fn run(mut self, inbound: Arc<Inbound>) {
+        record(&inbound, AuditOutcome::Allowed, &format!("started with {}", self.file.display()));
         // The file may have changed between the first load and the start of the watch.
         if self.has_changed() {
             self.watcher.mark_current().await;
@@ -60,6 +63,7 @@ impl Reloader {
         loop {
             let trigger = self.watcher.changed().await;
             tracing::info!(file = %self.file.display(), ?trigger, "reloading configuration");
+            inbound.gateway.audit().reopen();
             self.reload(&inbound).await;
         }
     }
@@ -91,6 +95,9 @@ impl Reloader {
             let file = self.file.display();
             return reject(inbound, &[format!("{file}: restart to change {}; nothing was applied", fixed.join(", "))]);
         }
+        if let Err(error) = inbound.gateway.configure_audit(&config.app_settings().audit) {
+            return reject(inbound, &[error.to_string()]);
+        }
         secrets.and(flag_secrets).install();
         let mut warnings = to_texts(&warnings);
         warnings.extend(config.exposure_warnings());
@@ -111,7 +118,8 @@ impl Reloader {
             closed = ?applied.closed,
             "the configuration is served"
         );
-        self.watcher.set_referenced_files(config.referenced_files());
+        record(inbound, AuditOutcome::Allowed, &format!("applied {}", self.file.display()));
+        self.watcher.set_referenced_files(config.referenced_files(&self.file));
         inbound.gateway.metrics().record_reload(true);
         inbound.admin.update_config_status(|status| {
             status.applied = Some(unix_seconds(SystemTime::now()));
@@ -123,16 +131,43 @@ impl Reloader {
 
     /// Names of the changed settings that only a restart can change.
     fn changed_fixed_settings(&self, new: &Config) -> Vec<String> {
+        let turns_tls = self.config.tls.is_some() != new.tls.is_some();
         let is_fixed = |name: &String| {
             FIXED_SETTINGS.iter().any(|fixed| name == fixed || fixed.ends_with('.') && name.starts_with(fixed))
         };
-        self.config.settings.changed_settings(&new.settings).into_iter().filter(is_fixed).collect()
+        self.config
+            .settings
+            .changed_settings(&new.settings)
+            .into_iter()
+            .filter(is_fixed)
+            .chain(turns_tls.then(|| "tls".to_owned()))
+            .collect()
     }
 }
 
 /// Applies what does not belong to one server or group: access, limits and timeouts.
 fn apply_settings(inbound: &Inbound, settings: AppSettings) {
-    let AppSettings { policy, sessions, quotas, parking, connections_per_origin, inbound: transports, .. } = settings;
+    let AppSettings {
+        mut policy,
+        access_log,
+        log_filter,
+        issuers,
+        sessions,
+        quotas,
+        rate_limits,
+        parking,
+        connections_per_origin,
+        tls,
+        inbound: transports,
+        ..
+    } = settings;
+    if let Err(error) = telemetry::set_filter(log_filter.as_deref().unwrap_or(telemetry::SERVING_FILTER)) {
+        tracing::error!("{error}");
+    }
+    inbound.access_log.configure(access_log);
+    if tls.as_deref() != inbound.tls.load().as_deref() {
+        inbound.set_tls(tls);
+    }
     set_connections_per_origin(connections_per_origin);
     inbound.gateway.set_timeouts(transports.shutdown_timeout, parking);
     if let (Some(persister), Some(cluster)) = (inbound.sessions.persister(), &inbound.cluster) {
@@ -140,14 +175,26 @@ fn apply_settings(inbound: &Inbound, settings: AppSettings) {
     }
     inbound.sessions.set_settings(sessions);
     inbound.sessions.quotas().set_limits(&quotas);
+    inbound.gateway.rate_limits().set_rules(rate_limits);
     // An embedding program sets the hooks; no file does.
     let hooks = inbound.settings().hooks.clone();
     inbound.set_settings(crate::inbound::InboundSettings { hooks, ..transports });
+    super::install_issuers(&inbound.admin, &mut policy, issuers);
+    inbound.admin.issuers().start();
     inbound.set_policy(policy);
 }
 
 fn to_texts(diagnostics: &[config::Diagnostic]) -> Vec<String> {
     diagnostics.iter().map(ToString::to_string).collect()
+}
+
+/// Records a reload in the audit log.
+fn record(inbound: &Inbound, outcome: AuditOutcome, detail: &str) {
+    if let Some(log) = inbound.gateway.audit().log() {
+        let mut event = AuditEvent::new(AuditKind::Config, outcome);
+        event.detail = Some(cut(detail));
+        log.record(event);
+    }
 }
 
 fn reject(inbound: &Inbound, problems: &[String]) {
@@ -156,6 +203,7 @@ fn reject(inbound: &Inbound, problems: &[String]) {
     }
     tracing::error!("the configuration is refused; what was served before still is");
     inbound.gateway.metrics().record_reload(false);
+    record(inbound, AuditOutcome::Failed, problems.first().map_or("", String::as_str));
     inbound.admin.update_config_status(|status| {
         status.refused = Some(unix_seconds(SystemTime::now()));
         status.problems = problems.to_vec();

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::caller_access::{self, CallerReport};
 use super::output;
 use crate::config::{
-    self, Config, Diagnostic, GroupSection, LoadedConfig, ServerKind, ServerSection, Severity, TopLevelSection,
-    format_duration,
+    self, AccessSection, Config, Diagnostic, GroupSection, LoadedConfig, ServerKind, ServerSection, Severity,
+    TopLevelSection, format_duration,
 };
 use crate::local::rest::DocumentSource;
 use crate::mcp_client::Target;
@@ -26,6 +27,13 @@ pub(super) struct CheckArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Start the servers and print what such a caller may do, by which rule: role:NAME, token:NAME, user:ISSUER/SUBJECT
+    /// or another of `principals`, or scope:NAME. Given several times, the caller is all of these.
+    #[arg(long = "as", value_name = "WHO")]
+    caller: Vec<String>,
+    /// The group that the caller uses. [default: default]
+    #[arg(long, value_name = "GROUP", requires = "caller")]
+    group: Option<String>,
 }
 
 /// Arguments of `rialto init`.
@@ -51,7 +59,11 @@ pub(super) fn check(arguments: &CheckArgs) -> ExitCode {
         Ok(LoadedConfig { config, mut warnings, secrets }) => {
             secrets.install();
             // They hold for the whole file, and flags may change them.
-            warnings.extend(config.exposure_warnings().into_iter().map(|message| Diagnostic {
+            let mut messages = config.exposure_warnings();
+            if arguments.caller.is_empty() {
+                messages.extend(caller_access::unmatched_rules(&config));
+            }
+            warnings.extend(messages.into_iter().map(|message| Diagnostic {
                 file: file.clone().unwrap_or_default(),
                 line: 1,
                 column: 1,
@@ -63,6 +75,9 @@ pub(super) fn check(arguments: &CheckArgs) -> ExitCode {
         }
         Err(diagnostics) => (None, diagnostics),
     };
+    if let (Some(config), false) = (&config, arguments.caller.is_empty()) {
+        return check_caller(arguments, config, &diagnostics);
+    }
     match arguments.json {
         true => output::print_line(&output::strip_control_chars(
             &redacted_json(report_json(file.as_deref(), config.as_ref(), &diagnostics)).to_string(),
@@ -70,6 +85,22 @@ pub(super) fn check(arguments: &CheckArgs) -> ExitCode {
         false => print_report(file.as_deref(), config.as_ref(), &diagnostics),
     }
     if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints what a caller may do.
+fn check_caller(arguments: &CheckArgs, config: &Config, diagnostics: &[Diagnostic]) -> ExitCode {
+    for diagnostic in diagnostics {
+        eprintln!("{}", output::strip_control_chars(&diagnostic.to_string()));
+    }
+    match CallerReport::new(config, &arguments.caller, arguments.group.as_deref()) {
+        Ok(report) if arguments.json => output::print_line(&redacted_json(report.to_json()).to_string()),
+        Ok(report) => report.print(),
+        Err(why) => {
+            eprintln!("rialto: {}", output::strip_control_chars(&why));
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 fn print_report(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Diagnostic]) {
@@ -86,8 +117,7 @@ fn print_report(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Dia
     let settings = &config.settings;
     let listen = settings.listen;
     let admin = settings.admin.listen.map_or_else(|| "same as Listen".to_owned(), |admin| admin.to_string());
-    let callers: Vec<&str> = settings.access.tokens.iter().map(|token| token.name.as_str()).collect();
-    let callers = if callers.is_empty() { "anyone".to_owned() } else { format!("{} (by token)", callers.join(", ")) };
+    let callers = callers(&settings.access);
     output::print_line(&match file_name {
         Some(file) => format!("{file} is valid."),
         None => format!("There is no {} here; this is the default configuration.", config::DEFAULT_CONFIG_FILE),
@@ -123,6 +153,20 @@ fn print_report(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Dia
         vec![group.name.to_string(), group_path(group), members, naming_label(group).to_owned()]
     });
     output::print_line(&output::table(&["GROUP", "ADDRESS", "SERVERS", "NAMES"], rows));
+}
+
+/// Who may call, by the kind of credential.
+fn callers(access: &AccessSection) -> String {
+    let by =
+        |names: Vec<&str>, kind: &str| Some(format!("{} ({kind})", names.join(", "))).filter(|_| !names.is_empty());
+    let tokens = by(access.tokens.iter().map(|token| token.name.as_str()).collect(), "by token");
+    let keys = by(access.keys.iter().map(|key| &*key.name).collect(), "by key");
+    let known: Vec<String> = tokens.into_iter().chain(keys).collect();
+    match known.is_empty() {
+        true => "anyone".to_owned(),
+        false if access.allow_anonymous => format!("{}; anyone without a credential", known.join(", ")),
+        false => known.join(", "),
+    }
 }
 
 /// Rows of the settings that differ from their defaults: name, value, default.

@@ -1,10 +1,12 @@
 //! The command line.
 
 mod arguments;
+mod caller_access;
 mod check;
 mod client;
 mod connect_args;
 mod interactive;
+mod key;
 mod output;
 mod probe;
 mod serve;
@@ -16,9 +18,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
-use crate::telemetry;
+use crate::telemetry::{self, LogDelivery};
 use check::{CheckArgs, InitArgs};
 use client::ClientCommand;
+use key::KeyArgs;
 use serve::{ServeArgs, StdioArgs};
 use setting_flags::GlobalFlags;
 use status::StatusArgs;
@@ -53,6 +56,8 @@ enum CliCommand {
     Init(InitArgs),
     /// Print the JSON Schema of rialto.toml, for editors.
     Schema,
+    /// Make API keys.
+    Key(KeyArgs),
     /// Show the status of a running gateway.
     Status(StatusArgs),
     #[command(flatten)]
@@ -77,6 +82,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Check(check)) => return check::check(check),
         Some(CliCommand::Init(init)) => return check::init(init),
         Some(CliCommand::Schema) => return check::schema(),
+        Some(CliCommand::Key(key)) => return key::run(key),
         Some(CliCommand::Client(_) | CliCommand::Status(_) | CliCommand::Completions { .. }) => Ok(Config::default()),
     };
     let config = match config {
@@ -88,8 +94,12 @@ pub fn main() -> ExitCode {
         Ok((config, _)) => config.settings.log,
         Err(mistakes) => return serve::usage_error(&mistakes),
     };
-    let filter = log.filter.as_deref().unwrap_or(if serving { "info" } else { "error" });
-    if let Err(why) = telemetry::init(filter, log.format) {
+    let (default, delivery) = match serving {
+        true => (telemetry::SERVING_FILTER, LogDelivery::Queued),
+        false => (telemetry::COMMAND_FILTER, LogDelivery::Direct),
+    };
+    let filter = log.tracing_filter();
+    if let Err(why) = telemetry::init(filter.as_deref().unwrap_or(default), log.format, delivery) {
         eprintln!("rialto: {why}");
         return ExitCode::from(EXIT_USAGE);
     }
@@ -116,11 +126,14 @@ pub fn main() -> ExitCode {
                 ExitCode::SUCCESS
             }
             // Handled above: these need neither logging nor a runtime.
-            Some(CliCommand::Check(_) | CliCommand::Init(_) | CliCommand::Schema) => ExitCode::SUCCESS,
+            Some(CliCommand::Check(_) | CliCommand::Init(_) | CliCommand::Schema | CliCommand::Key(_)) => {
+                ExitCode::SUCCESS
+            }
         }
     });
     // A blocking read of stdin cannot be cancelled; do not wait for it.
     runtime.shutdown_background();
+    telemetry::flush();
     code
 }
 

@@ -98,14 +98,18 @@ pub(super) async fn http(arguments: ServeArgs, global: &[GivenFlag], config: &Co
                 AddrInUse | AddrNotAvailable | PermissionDenied => "; choose another address with --listen",
                 _ => "",
             };
-            eprintln!("rialto: cannot listen on {listen}{admin}: {error}{hint}");
+            match error.kind() {
+                std::io::ErrorKind::Other => eprintln!("rialto: cannot start: {error}"),
+                _ => eprintln!("rialto: cannot listen on {listen}{admin}: {error}{hint}"),
+            }
             return ExitCode::FAILURE;
         }
     };
     let address = bound.address();
     // Install the handlers before printing the address: a reader may send a signal right away.
     let stop = stop_signal();
-    println!("Rialto serves MCP at http://{address}/mcp (older clients: http://{address}/sse)");
+    let scheme = bound.scheme();
+    println!("Rialto serves MCP at {scheme}://{address}/mcp (older clients: {scheme}://{address}/sse)");
     if let Some(admin) = bound.admin_address() {
         println!("Health, metrics and status are at http://{admin}");
     }
@@ -151,6 +155,7 @@ fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
         tokio::spawn(async move {
             signals.next().await;
             eprintln!("rialto: second signal, exiting immediately");
+            crate::telemetry::flush();
             std::process::exit(130);
         });
     }

@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 
-use crate::admin::{ListCounts, SessionStatus, StatusReport, UpstreamStatus, unix_seconds};
+use crate::admin::{
+    LimitMeasureStatus, LimitStatus, ListCounts, SessionStatus, StatusReport, TlsStatus, UpstreamStatus, unix_seconds,
+};
 use crate::error::{Error, Result};
 use crate::mcp_client::{ConnectionSettings, Target, fetch};
 
@@ -80,6 +82,8 @@ fn render_status(status: &StatusReport) -> String {
         "{sessions} sessions, {} open streams, {} events ({} bytes), {} calls in flight, {} parked, {} children\n\n",
         status.streams, status.events, status.event_bytes, status.calls_in_flight, status.parked_calls, status.children
     ));
+    out.extend(status.limits.iter().map(render_limit));
+    out.push_str(&status.tls.as_ref().map(|tls| tls_text(tls, now)).unwrap_or_default());
     if let Some(cluster) = &status.cluster {
         let problem = match (cluster.store_connected, cluster.store_full) {
             (false, _) => " (lease lost: sessions are not served)",
@@ -143,6 +147,16 @@ fn render_status(status: &StatusReport) -> String {
     out
 }
 
+/// The certificate that clients see, and how long it is valid.
+fn tls_text(tls: &TlsStatus, now: u64) -> String {
+    let validity = match tls.expires.checked_sub(now) {
+        Some(_) => format!("expires in {}", format_elapsed(tls.expires, now)),
+        None => "has expired".to_owned(),
+    };
+    let name = tls.certificate.as_deref().unwrap_or("without a name");
+    format!("TLS with the certificate {name}, which {validity}; client certificates: {}\n\n", tls.client_certificates)
+}
+
 /// One row per leg of each upstream that speaks both eras.
 fn legs_text(upstreams: &[UpstreamStatus]) -> String {
     let mut rows = table(&["upstream", "leg", "serves", "capabilities", "why"]);
@@ -203,4 +217,11 @@ fn format_elapsed(now: u64, then: u64) -> String {
         seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
         seconds => format!("{} days", seconds / 86_400),
     }
+}
+
+/// One line for a rate limit.
+fn render_limit(limit: &LimitStatus) -> String {
+    let counted = |one: &LimitMeasureStatus| format!(", {} {} of {}", one.name, one.used, one.limit);
+    let counted: String = limit.counted.iter().map(counted).collect();
+    format!("Limit {:?}: {} rejected{counted}\n", limit.name, limit.rejected)
 }

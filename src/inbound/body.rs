@@ -1,4 +1,4 @@
-//! Response bodies: empty, buffered, an SSE stream, or a stream relayed from another node.
+//! Response bodies: empty, buffered, an SSE stream, a stream relayed from another node, or a result in pieces.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,13 +11,17 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use super::pieces::PiecesBody;
 use super::response_encoder::ReplyEncoder;
 use super::session_messages::InFlightCall;
+use crate::access_log::{AccessEnd, AccessGuard};
 use crate::call::{Replies, Reply};
 use crate::cluster::RelayedBody;
+use crate::http::server::BodyBrokenOff;
 use crate::http::sse;
 use crate::policy::Permit;
 use crate::session::{Session, Sessions, StreamReader};
+use crate::timer::PooledTimer;
 
 /// Body of a response to a client.
 #[derive(Debug)]
@@ -30,7 +34,16 @@ pub enum ResponseContent {
     Events(Box<EventStreamBody>),
     /// A body that another node is streaming.
     Relayed(Box<RelayedBody>),
+    /// A JSON response whose result is passed on as it arrives.
+    Pieces(Box<PiecesBody>),
+    /// A body whose end is logged.
+    Logged(Box<(Self, AccessGuard)>),
 }
+
+/// Body of the response to a request that another node relayed. Such a request gets its result whole, so that the body
+/// never breaks off.
+#[derive(Debug)]
+pub(super) struct UnbrokenBody(pub(super) ResponseContent);
 
 /// Body of an SSE response, with heartbeat comments while no event is written.
 #[derive(Debug)]
@@ -41,6 +54,16 @@ pub struct EventStreamBody {
     heartbeat: Interval,
     /// No event was written since the last heartbeat tick.
     is_idle: bool,
+    end: StreamEnd,
+}
+
+/// What ends a stream besides its source: the credential that it was opened with.
+#[derive(Debug, Default)]
+pub(super) struct StreamEnd {
+    /// Completes when the credential is no longer accepted.
+    revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Completes when the credential expires.
+    expired: Option<PooledTimer>,
 }
 
 #[derive(Debug)]
@@ -61,8 +84,6 @@ struct CallSource {
     encoder: ReplyEncoder,
     /// Shares of the quotas of calls and of streams.
     _permits: (InFlightCall, Permit),
-    /// Completes when the caller's token is revoked, which ends the stream.
-    revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 /// Closes a session on drop, unless disarmed.
@@ -88,39 +109,38 @@ impl Drop for CloseSessionOnDrop {
 }
 
 impl EventStreamBody {
-    pub(super) fn for_session(reader: StreamReader, heartbeat_interval: Duration) -> Self {
-        Self::new(EventSource::Session(reader), None, heartbeat_interval)
+    pub(super) fn for_session(reader: StreamReader, end: StreamEnd, heartbeat_interval: Duration) -> Self {
+        Self::new(EventSource::Session(reader), None, end, heartbeat_interval)
     }
 
     pub(super) fn for_single_stream(
         reader: StreamReader,
         preamble: Bytes,
         close_guard: CloseSessionOnDrop,
+        end: StreamEnd,
         heartbeat_interval: Duration,
     ) -> Self {
-        Self::new(EventSource::SingleStream(reader, close_guard), Some(preamble), heartbeat_interval)
+        Self::new(EventSource::SingleStream(reader, close_guard), Some(preamble), end, heartbeat_interval)
     }
 
     /// Streams a call whose first reply, if any, was already received.
     pub(super) fn for_call(
-        first: Option<Reply>,
-        replies: Replies,
+        (first, replies): (Option<Reply>, Replies),
         encoder: ReplyEncoder,
         permits: (InFlightCall, Permit),
-        revocation: Option<CancellationToken>,
+        end: StreamEnd,
         heartbeat_interval: Duration,
     ) -> Self {
-        let revoked = revocation.map(|revocation| Box::pin(revocation.cancelled_owned()));
-        let mut source = CallSource { replies, encoder, _permits: permits, revoked };
+        let mut source = CallSource { replies, encoder, _permits: permits };
         let preamble = first.and_then(|reply| source.frame(reply));
-        Self::new(EventSource::Call(Box::new(source)), preamble, heartbeat_interval)
+        Self::new(EventSource::Call(Box::new(source)), preamble, end, heartbeat_interval)
     }
 
-    fn new(source: EventSource, preamble: Option<Bytes>, heartbeat_interval: Duration) -> Self {
+    fn new(source: EventSource, preamble: Option<Bytes>, end: StreamEnd, heartbeat_interval: Duration) -> Self {
         let start = tokio::time::Instant::now() + heartbeat_interval;
         let mut heartbeat = tokio::time::interval_at(start, heartbeat_interval);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { source, preamble, heartbeat, is_idle: true }
+        Self { source, preamble, heartbeat, is_idle: true, end }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
@@ -133,11 +153,11 @@ impl EventStreamBody {
                 self.is_idle = false;
                 return Poll::Ready(Some(bytes));
             }
-            Poll::Ready(None) => {
+            Poll::Pending if self.end.poll(context).is_pending() => {}
+            Poll::Ready(None) | Poll::Pending => {
                 self.source = EventSource::Done;
                 return Poll::Ready(None);
             }
-            Poll::Pending => {}
         }
         while self.heartbeat.poll_tick(context).is_ready() {
             if std::mem::replace(&mut self.is_idle, true) {
@@ -145,6 +165,22 @@ impl EventStreamBody {
             }
         }
         Poll::Pending
+    }
+}
+
+impl StreamEnd {
+    /// Ends a stream with the revocation of its credential and, for a listening stream, after its lifetime.
+    pub(super) fn new(revocation: Option<CancellationToken>, lifetime: Option<Duration>) -> Self {
+        Self {
+            revoked: revocation.map(|revocation| Box::pin(revocation.cancelled_owned())),
+            expired: lifetime.map(PooledTimer::after),
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let is_revoked = self.revoked.as_mut().is_some_and(|revoked| revoked.as_mut().poll(context).is_ready());
+        let has_expired = self.expired.as_mut().is_some_and(|expired| Pin::new(expired).poll(context).is_ready());
+        if is_revoked || has_expired { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -158,10 +194,7 @@ impl EventSource {
             }
             Self::Call(call) => loop {
                 match call.replies.poll_next(context) {
-                    Poll::Pending => {
-                        let revoked = call.revoked.as_mut().map_or(Poll::Pending, |over| over.as_mut().poll(context));
-                        return revoked.map(|()| None);
-                    }
+                    Poll::Pending => return Poll::Pending,
                     Poll::Ready(None) => return Poll::Ready(None),
                     Poll::Ready(Some(reply)) => {
                         if let Some(frame) = call.frame(reply) {
@@ -183,9 +216,12 @@ impl CallSource {
 
 impl http_body::Body for ResponseContent {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BodyBrokenOff;
 
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyBrokenOff>>> {
         let body = self.get_mut();
         match body {
             Self::Empty => Poll::Ready(None),
@@ -196,6 +232,22 @@ impl http_body::Body for ResponseContent {
             }
             Self::Events(events) => events.poll(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
             Self::Relayed(body) => body.poll_next(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Pieces(pieces) => pieces.poll(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+            Self::Logged(logged) => {
+                let (content, access) = &mut **logged;
+                let polled = Pin::new(content).poll_frame(context);
+                match &polled {
+                    Poll::Pending => {}
+                    Poll::Ready(None) => access.finish(AccessEnd::Answered),
+                    Poll::Ready(Some(Err(_))) => access.finish(AccessEnd::Disconnected),
+                    Poll::Ready(Some(Ok(frame))) => {
+                        if let (Some(record), Some(data)) = (access.record(), frame.data_ref()) {
+                            record.note_sent(data.len());
+                        }
+                    }
+                }
+                polled
+            }
         }
     }
 
@@ -207,7 +259,25 @@ impl http_body::Body for ResponseContent {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Events(_) | Self::Relayed(_) => SizeHint::default(),
+            Self::Events(_) | Self::Relayed(_) | Self::Pieces(_) | Self::Logged(_) => SizeHint::default(),
         }
+    }
+}
+
+impl http_body::Body for UnbrokenBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = Pin::new(&mut self.get_mut().0).poll_frame(context);
+        frame.map(|frame| frame.and_then(Result::ok).map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
     }
 }

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, Uri};
+use http::{HeaderName, Uri};
 
 use super::route::query_parameter;
-use crate::http::header_text;
+use crate::http::codec::HeaderFields;
 
 pub(super) static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) static X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
@@ -17,13 +17,12 @@ pub(super) const EVENT_STREAM: &str = "text/event-stream";
 const COMMON_ACCEPT: &str = "application/json, text/event-stream";
 
 /// Whether `Accept` allows both media types that a POST may be answered with.
-pub(super) fn accepts_json_and_events(headers: &HeaderMap) -> bool {
-    headers.get(ACCEPT).is_some_and(|value| value == COMMON_ACCEPT)
-        || (accepts(headers, JSON) && accepts(headers, EVENT_STREAM))
+pub(super) fn accepts_json_and_events(headers: &HeaderFields) -> bool {
+    headers.get(ACCEPT) == Some(COMMON_ACCEPT.as_bytes()) || (accepts(headers, JSON) && accepts(headers, EVENT_STREAM))
 }
 
 /// Whether `Accept` allows a media type. A range with `q=0` excludes it.
-pub(super) fn accepts(headers: &HeaderMap, media: &str) -> bool {
+pub(super) fn accepts(headers: &HeaderFields, media: &str) -> bool {
     let (main_type, _) = media.split_once('/').unwrap_or((media, ""));
     let admits = |range: &str| {
         let mut parts = range.split(';').map(str::trim);
@@ -35,28 +34,31 @@ pub(super) fn accepts(headers: &HeaderMap, media: &str) -> bool {
             || name.strip_suffix("/*").is_some_and(|range| range.eq_ignore_ascii_case(main_type));
         matches && !excluded
     };
-    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let values = headers.get_all(ACCEPT).filter_map(|value| str::from_utf8(value).ok());
     values.flat_map(|value| value.split(',')).any(admits)
 }
 
 /// Whether `Content-Type` is JSON.
-pub(super) fn is_json(headers: &HeaderMap) -> bool {
+pub(super) fn is_json(headers: &HeaderFields) -> bool {
     let value = headers.get(CONTENT_TYPE);
-    if value.is_some_and(|value| value == JSON) {
+    if value == Some(JSON.as_bytes()) {
         return true;
     }
-    let value = value.and_then(|value| value.to_str().ok());
+    let value = value.and_then(|value| str::from_utf8(value).ok());
     let media = value.and_then(|value| value.split(';').next()).unwrap_or_default();
     media.trim().eq_ignore_ascii_case(JSON)
 }
 
 /// The session id of a request. Precedence: path, `Mcp-Session-Id`, `X-Session-Id`, `?sessionId=`.
-pub(super) fn session_id<'r>(in_path: Option<&'r str>, headers: &'r HeaderMap, uri: &'r Uri) -> Option<Cow<'r, str>> {
-    let header = |name: &HeaderName| headers.get(name).map(header_text);
+pub(super) fn session_id<'r>(
+    in_path: Option<&'r str>,
+    headers: &'r HeaderFields,
+    uri: &'r Uri,
+) -> Option<Cow<'r, str>> {
     in_path
         .map(Cow::Borrowed)
-        .or_else(|| header(&SESSION_ID))
-        .or_else(|| header(&X_SESSION_ID))
+        .or_else(|| headers.get_text(&SESSION_ID))
+        .or_else(|| headers.get_text(&X_SESSION_ID))
         .or_else(|| query_parameter(uri.query(), "sessionId"))
 }
 
@@ -76,11 +78,10 @@ mod tests {
             ("application/jsonx", false, false),
             ("", false, false),
         ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(ACCEPT, value.parse().unwrap());
+            let headers = HeaderFields::of(&[("accept", value)]);
             assert_eq!((accepts(&headers, JSON), accepts(&headers, EVENT_STREAM)), (json, events), "{value}");
         }
-        assert!(!accepts(&HeaderMap::new(), JSON));
+        assert!(!accepts(&HeaderFields::default(), JSON));
     }
 
     #[test]
@@ -91,22 +92,19 @@ mod tests {
             ("text/plain; x=application/json", false),
             ("application/json-seq", false),
         ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(CONTENT_TYPE, value.parse().unwrap());
-            assert_eq!(is_json(&headers), json, "{value}");
+            assert_eq!(is_json(&HeaderFields::of(&[("content-type", value)])), json, "{value}");
         }
     }
 
     #[test]
     fn session_id_is_taken_from_path_then_headers_then_query() {
-        let mut headers = HeaderMap::new();
+        let (none, old) = (HeaderFields::default(), HeaderFields::of(&[("x-session-id", "x")]));
+        let both = HeaderFields::of(&[("x-session-id", "x"), ("mcp-session-id", "m")]);
         let uri = Uri::from_static("/mcp?sessionId=q");
-        assert_eq!(session_id(None, &headers, &uri).unwrap(), "q");
-        headers.insert(&X_SESSION_ID, "x".parse().unwrap());
-        assert_eq!(session_id(None, &headers, &uri).unwrap(), "x");
-        headers.insert(&SESSION_ID, "m".parse().unwrap());
-        assert_eq!(session_id(None, &headers, &uri).unwrap(), "m");
-        assert_eq!(session_id(Some("p"), &headers, &uri).unwrap(), "p");
-        assert_eq!(session_id(None, &HeaderMap::new(), &Uri::from_static("/mcp")), None);
+        assert_eq!(session_id(None, &none, &uri).unwrap(), "q");
+        assert_eq!(session_id(None, &old, &uri).unwrap(), "x");
+        assert_eq!(session_id(None, &both, &uri).unwrap(), "m");
+        assert_eq!(session_id(Some("p"), &both, &uri).unwrap(), "p");
+        assert_eq!(session_id(None, &none, &Uri::from_static("/mcp")), None);
     }
 }

@@ -1,27 +1,34 @@
 //! Streamable HTTP: both eras on one URL.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::{Method as Verb, Response as HttpResponse};
+use tokio_util::sync::CancellationToken;
 
-use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
+use super::access_hook::{note_client, note_message};
+use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent, StreamEnd};
 use super::headers::{EVENT_STREAM, LAST_EVENT_ID, accepts, accepts_json_and_events, is_json, session_id};
+use super::pieces::PiecesBody;
 use super::relay::RetainedBody;
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
 use super::route::Route;
 use super::session_messages::{self, BegunCall, RunningCall};
 use super::{Inbound, per_request, sse};
-use crate::call::{Caller, Reply};
-use crate::dialect::Revision;
+use crate::access_log::AccessEnd;
+use crate::call::{Answer, AnswerDelivery, Caller, Reply};
 use crate::dialect::classify::{self, MessageClass};
-use crate::gateway::Group;
+use crate::gateway::{Group, over_rate_limit};
+use crate::http::codec::RequestHead;
 use crate::http::server::{ReceivedBody, RequestBodyError};
-use crate::policy::QuotaKey;
+use crate::policy::{AdmittedShare, QuotaKey};
 use crate::protocol::json::depth_within;
 use crate::protocol::{self, Id, Incoming, Invalid, Message, Method, Request};
-use crate::session::{BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamError, StreamTarget};
+use crate::session::{
+    BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamError, StreamReader, StreamTarget,
+};
 use crate::store::EventId;
 use crate::timer::PooledTimer;
 
@@ -32,11 +39,20 @@ pub(super) struct RequestContext<'r> {
     pub(super) caller: Arc<Caller>,
     pub(super) route: &'r Route<'r>,
     pub(super) session_in_path: Option<&'r str>,
-    pub(super) parts: &'r http::request::Parts,
+    pub(super) head: &'r RequestHead,
     /// Another node relayed this request; it must not be relayed again.
     pub(super) is_relayed: bool,
     /// The request body once read, kept for a relay or a retry. Set only in a cluster.
     pub(super) body: RetainedBody,
+}
+
+/// What a stream is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    /// It brings what comes, or what was missed: GET, `subscriptions/listen`, HTTP+SSE.
+    Listening,
+    /// It brings the answer of a call.
+    Call,
 }
 
 type ServeResult = Result<HttpResponse<ResponseContent>, Rejection>;
@@ -65,13 +81,18 @@ impl Inbound {
 impl RequestContext<'_> {
     /// Serves the request on this node. Rare routes are boxed to keep the future of a POST small.
     pub(super) async fn serve_locally(&self, body: ReceivedBody) -> ServeResult {
-        match (self.route, &self.parts.method) {
-            (Route::Streamable { .. }, verb) => self.serve_streamable(verb, body).await,
+        match (self.route, &self.head.verb) {
+            (Route::Streamable { .. }, &Verb::POST) => self.post(body).await,
+            (Route::Streamable { .. }, &Verb::GET) => Box::pin(self.open_get_stream()).await,
+            (Route::Streamable { .. }, &Verb::DELETE) => Box::pin(self.delete_session()).await,
             (Route::SseStream { group }, &Verb::GET) => {
                 let path = group.map_or_else(|| "/message".to_owned(), |group| format!("/message/{group}"));
+                Box::pin(sse::open_stream(self, &self.public_path_of(&path))).await
+            }
+            (Route::SseCombined { group }, &Verb::GET) => {
+                let path = self.public_path_of(&format!("/{group}/mcp/sse"));
                 Box::pin(sse::open_stream(self, &path)).await
             }
-            (Route::SseCombined { .. }, &Verb::GET) => Box::pin(sse::open_stream(self, self.parts.uri.path())).await,
             (Route::SseMessages { .. } | Route::SseCombined { .. }, &Verb::POST) => {
                 Box::pin(sse::post_message(self, body)).await
             }
@@ -84,15 +105,6 @@ impl RequestContext<'_> {
         self.serve_locally(Ok(self.body.get().cloned().unwrap_or_default())).await
     }
 
-    async fn serve_streamable(&self, verb: &Verb, body: ReceivedBody) -> ServeResult {
-        match *verb {
-            Verb::POST => self.post(body).await,
-            Verb::GET => Box::pin(self.open_get_stream()).await,
-            Verb::DELETE => Box::pin(self.delete_session()).await,
-            _ => Err(Rejection::MethodNotAllowed("POST, GET, DELETE, OPTIONS")),
-        }
-    }
-
     /// The body of the request, retained for a relay.
     pub(super) fn retain_body(&self, body: ReceivedBody) -> Result<Bytes, Rejection> {
         let body = self.inbound.check_body(body)?;
@@ -103,7 +115,7 @@ impl RequestContext<'_> {
     }
 
     async fn post(&self, body: ReceivedBody) -> ServeResult {
-        let headers = &self.parts.headers;
+        let headers = &self.head.headers;
         if !is_json(headers) {
             return Err(Rejection::NotJson);
         }
@@ -111,20 +123,16 @@ impl RequestContext<'_> {
             return Err(Rejection::NotAcceptable("application/json and text/event-stream"));
         }
         let body = self.retain_body(body)?;
-        match self.inbound.read_messages(&body)? {
-            Incoming::Batch(items) => Box::pin(self.handle_batch(items)).await,
-            Incoming::One(message) => {
-                // During shutdown responses and notifications are still accepted: running calls need them.
-                if self.inbound.refuses_new_calls() && matches!(message, Message::Request(_)) {
-                    return Err(Rejection::ShuttingDown);
-                }
-                self.handle_message(message).await
-            }
+        let message = match self.inbound.read_messages(&body)? {
+            Incoming::Batch(items) => return Box::pin(self.handle_batch(items)).await,
+            Incoming::One(message) => message,
+        };
+        note_message(self.caller.access.as_ref(), &message);
+        // During shutdown responses and notifications are still accepted: running calls need them.
+        if self.inbound.refuses_new_calls() && matches!(message, Message::Request(_)) {
+            return Err(Rejection::ShuttingDown);
         }
-    }
-
-    async fn handle_message(&self, message: Message) -> ServeResult {
-        match classify::classify(&message, &self.parts.headers).map_err(Rejection::Refused)? {
+        match classify::classify(&message, &self.head.headers).map_err(Rejection::Refused)? {
             MessageClass::PerRequest(meta) => per_request::serve(self, message, meta).await,
             MessageClass::Handshake => Box::pin(self.open_session(message)).await,
             MessageClass::Session => {
@@ -152,9 +160,13 @@ impl RequestContext<'_> {
         if let Some(cluster) = self.inbound.cluster.as_ref().filter(|_| self.inbound.shutdown.is_draining()) {
             return Err(cluster.any_other_node().await?.map_or(Rejection::ShuttingDown, Rejection::OnOtherNode));
         }
+        let share =
+            session_messages::admit_request(self.inbound, &self.caller, (&self.group, &request.method), || false).await;
+        let _share = share.map_err(|wait| for_request(&request.id, Rejection::OverRateLimit(wait)))?;
         let max_kept_bytes = self.inbound.settings().limits.initialize_bytes;
         let client = session_messages::parse_initialize(request.params.as_deref(), max_kept_bytes);
         let client = Arc::new(client.map_err(|error| Rejection::Refused(request.refuse(error)))?);
+        note_client(self.caller.access.as_ref(), Some(&client));
         let result = session_messages::initialize_result(&self.group, &client).await;
         self.inbound.check_lease()?;
         let session =
@@ -164,9 +176,10 @@ impl RequestContext<'_> {
         // No client knows the session id yet: close the session if this future is dropped before the response.
         let close_guard =
             CloseSessionOnDrop { sessions: Arc::clone(&self.inbound.sessions), session: Some(Arc::clone(&session)) };
-        session.record_known_lists(None, &self.group.view(Revision::NEWEST_HANDSHAKE).list_fingerprints());
+        session.record_known_lists(None, &self.group.list_fingerprints_of(session.identity()));
         self.inbound.persist_new(&session).await?;
         close_guard.disarm();
+        self.inbound.record_session(&self.caller, &session);
         tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session opened");
         let response = protocol::Response::new(Some(request.id), Ok(result.into()));
         Ok(respond::with_session_id(respond::json(response.encode()), session.id()))
@@ -175,14 +188,14 @@ impl RequestContext<'_> {
     /// The owner of a session that this request opens.
     pub(super) fn session_owner(&self) -> SessionOwner {
         SessionOwner {
-            principal: self.caller.principal.clone(),
+            identity: Arc::clone(&self.caller.identity),
             group: Arc::clone(self.group.name()),
             quota_key: QuotaKey::of(&self.caller),
         }
     }
 
     fn requested_session_id(&self) -> Option<std::borrow::Cow<'_, str>> {
-        session_id(self.session_in_path, &self.parts.headers, &self.parts.uri)
+        session_id(self.session_in_path, &self.head.headers, &self.head.uri)
     }
 
     /// The session that the request names, if it belongs to the caller.
@@ -194,13 +207,14 @@ impl RequestContext<'_> {
     /// The session of the request, after checking that `MCP-Protocol-Version` is a revision with sessions.
     async fn require_session_and_version(&self) -> Result<Arc<Session>, Rejection> {
         let session = self.require_session().await?;
-        let checked = classify::check_session_version(&self.parts.headers);
+        let checked = classify::check_session_version(&self.head.headers);
         checked.map_err(|error| Rejection::Refused(classify::RefusedRequest { id: None, error }))?;
         Ok(session)
     }
 
     async fn handle_in_session(&self, message: Message) -> ServeResult {
         let session = self.require_session_and_version().await?;
+        note_client(self.caller.access.as_ref(), session.client());
         let changes_session = match &message {
             Message::Request(request) => {
                 matches!(request.method, Method::SetLevel | Method::Subscribe | Method::Unsubscribe)
@@ -227,14 +241,9 @@ impl RequestContext<'_> {
         }
     }
 
-    fn reply_encoder(&self, session: &Session, request: &Request) -> ReplyEncoder {
-        let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
-        ReplyEncoder {
-            id: request.id.clone(),
-            method: request.method.clone(),
-            revision,
-            group: Arc::clone(&self.group),
-        }
+    /// How the result of a single call may be delivered. One that was relayed goes through the store, piece by piece anyway.
+    pub(super) fn delivery(&self) -> AnswerDelivery {
+        if self.is_relayed { AnswerDelivery::Whole } else { AnswerDelivery::InPieces }
     }
 
     /// Answers a request with JSON if the final response is the first reply; with an SSE stream if another reply
@@ -244,15 +253,20 @@ impl RequestContext<'_> {
             true => Some(self.begin_call(session, &request.id)?),
             false => None,
         };
-        let mut replies = session_messages::handle_request(self.inbound, session, &self.group, &request, &self.caller);
-        let encoder = self.reply_encoder(session, &request);
+        let share =
+            session_messages::admit_request(self.inbound, &self.caller, (&self.group, &request.method), || false).await;
+        let share = share.map_err(Rejection::OverRateLimit)?;
+        let by = (&self.caller, share.clone(), self.delivery());
+        let mut replies = session_messages::handle_request(self.inbound, session, &self.group, &request, by);
+        let encoder = ReplyEncoder::in_session(session, &request, &self.group, &self.caller);
         if let Some(answer) = replies.take_ready() {
-            return Ok(respond::json(encoder.response(answer)));
+            return self.answer(&encoder, answer);
         }
-        let (guard, in_flight) = match begun {
+        let (guard, mut in_flight) = match begun {
             Some(begun) => begun,
             None => self.begin_call(session, &request.id)?,
         };
+        in_flight.keep_share(share);
         let sse_after = self.inbound.settings().sse_after;
         let mut pending = DetachOnDrop(Some(RunningCall { guard, replies, encoder, in_flight }));
         let Some(call) = &mut pending.0 else { return Ok(respond::accepted()) };
@@ -261,6 +275,9 @@ impl RequestContext<'_> {
                 biased;
                 () = call.guard.cancelled() => {
                     pending.0 = None;
+                    if let Some(access) = &self.caller.access {
+                        access.note_end(AccessEnd::Cancelled);
+                    }
                     if session.has_moved() {
                         return Err(Rejection::RelayPeerLost);
                     }
@@ -276,20 +293,35 @@ impl RequestContext<'_> {
                 }
             }
         };
-        let Some(mut call) = pending.0.take() else { return Ok(respond::accepted()) };
-        if let Some(Reply::End(answer)) = first {
-            return Ok(respond::json(call.encoder.response(answer)));
+        let Some(call) = pending.0.take() else { return Ok(respond::accepted()) };
+        match first {
+            Some(Reply::End(answer)) => self.answer(&call.encoder, answer),
+            Some(Reply::Piece(piece)) => Ok(respond::json_in_pieces(PiecesBody::for_session(call, piece))),
+            first => Box::pin(self.stream_replies(session, call, first)).await,
         }
+    }
+
+    /// Answers with the final response as JSON, or challenges a caller that lacks scopes.
+    fn answer(&self, encoder: &ReplyEncoder, answer: Answer) -> ServeResult {
+        match respond::insufficient_scope(&self.caller, encoder.revision, &answer) {
+            Some(rejection) => Err(rejection),
+            None => Ok(respond::json(encoder.response(answer))),
+        }
+    }
+
+    /// Answers with an SSE stream of the replies of a call, beginning with the one that is there already.
+    async fn stream_replies(&self, session: &Arc<Session>, mut call: RunningCall, first: Option<Reply>) -> ServeResult {
         if self.inbound.is_store_full() {
             return Err(Rejection::StoreFull);
         }
-        let (stream, reader) = session.open_stream().map_err(Rejection::StreamRefused)?;
+        let refused = |why| stream_refused(session, why, Rejection::RelayPeerLost);
+        let (stream, reader) = session.open_stream().map_err(refused)?;
         session.expect_response(stream, || vec![call.encoder.id.clone()]);
         if let Some(reply) = first {
             call.send(stream, reply).await;
         }
         tokio::spawn(call.run_and_close_stream(stream));
-        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings().sse_heartbeat)))
+        Ok(self.session_stream(reader, StreamKind::Call))
     }
 
     fn begin_call(&self, session: &Arc<Session>, id: &Id) -> Result<BegunCall, Rejection> {
@@ -311,12 +343,15 @@ impl RequestContext<'_> {
             return Err(Rejection::ShuttingDown);
         }
         let is_response = |message: &&Message| matches!(message, Message::Response(_));
+        if let Some(access) = &self.caller.access {
+            access.note_message("batch", None);
+        }
         let response_count = items.iter().flatten().filter(is_response).count();
         if response_count > 0 && response_count < items.len() {
             return Err(Rejection::MixedBatch);
         }
         let is_per_request = |message: &Message| {
-            matches!(classify::classify(message, &self.parts.headers), Ok(MessageClass::PerRequest(_)))
+            matches!(classify::classify(message, &self.head.headers), Ok(MessageClass::PerRequest(_)))
         };
         if items.iter().flatten().any(is_per_request) {
             return Err(Rejection::BatchNotSupported);
@@ -330,16 +365,12 @@ impl RequestContext<'_> {
         for item in items {
             match item {
                 Err(invalid) => responses.push(invalid.response().encode()),
-                Ok(Message::Request(request)) => match self.begin_call(&session, &request.id) {
-                    Ok((guard, in_flight)) => {
-                        let mut replies = session_messages::handle_request(
-                            self.inbound,
-                            &session,
-                            &self.group,
-                            &request,
-                            &self.caller,
-                        );
-                        let encoder = self.reply_encoder(&session, &request);
+                Ok(Message::Request(request)) => match self.begin_batched_call(&session, &request).await {
+                    Ok(((guard, in_flight), share)) => {
+                        let by = (&self.caller, share, AnswerDelivery::Whole);
+                        let mut replies =
+                            session_messages::handle_request(self.inbound, &session, &self.group, &request, by);
+                        let encoder = ReplyEncoder::in_session(&session, &request, &self.group, &self.caller);
                         match replies.take_ready() {
                             Some(answer) => responses.push(encoder.response(answer)),
                             None => calls.push(RunningCall { guard, replies, encoder, in_flight }),
@@ -349,6 +380,10 @@ impl RequestContext<'_> {
                     Err(Rejection::InvalidMessage(invalid)) => responses.push(invalid.response().encode()),
                     Err(Rejection::QuotaReached(reached)) => {
                         let response = protocol::Response::new(Some(request.id), Err(respond::quota_error(reached)));
+                        responses.push(response.encode());
+                    }
+                    Err(Rejection::OverRateLimit(wait)) => {
+                        let response = protocol::Response::new(Some(request.id), Err(over_rate_limit(wait)));
                         responses.push(response.encode());
                     }
                     Err(other) => return Err(other),
@@ -363,13 +398,28 @@ impl RequestContext<'_> {
         }
     }
 
+    /// Begins one call of a batch, with its share in the rate limits.
+    async fn begin_batched_call(
+        &self,
+        session: &Arc<Session>,
+        request: &Request,
+    ) -> Result<(BegunCall, AdmittedShare), Rejection> {
+        let (guard, mut in_flight) = self.begin_call(session, &request.id)?;
+        let share =
+            session_messages::admit_request(self.inbound, &self.caller, (&self.group, &request.method), || false).await;
+        let share = share.map_err(Rejection::OverRateLimit)?;
+        in_flight.keep_share(share.clone());
+        Ok(((guard, in_flight), share))
+    }
+
     async fn stream_batch(
         &self,
         session: &Arc<Session>,
         responses: Vec<Bytes>,
         calls: Vec<RunningCall>,
     ) -> ServeResult {
-        let (stream, reader) = session.open_stream().map_err(Rejection::StreamRefused)?;
+        let refused = |why| stream_refused(session, why, Rejection::RelayPeerLost);
+        let (stream, reader) = session.open_stream().map_err(refused)?;
         session.expect_response(stream, || calls.iter().map(|call| call.encoder.id.clone()).collect());
         for response in responses {
             session.deliver(stream, response).await;
@@ -383,7 +433,7 @@ impl RequestContext<'_> {
             while tasks.join_next().await.is_some() {}
             session.finish_stream(stream);
         });
-        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings().sse_heartbeat)))
+        Ok(self.session_stream(reader, StreamKind::Call))
     }
 
     /// Handles GET: opens the listening stream, or resumes a stream after `Last-Event-ID`.
@@ -391,19 +441,50 @@ impl RequestContext<'_> {
         if self.requested_session_id().is_none() {
             return Err(Rejection::MethodRefused("GET belongs to a session and needs its `Mcp-Session-Id` header"));
         }
-        if !accepts(&self.parts.headers, EVENT_STREAM) {
+        if !accepts(&self.head.headers, EVENT_STREAM) {
             return Err(Rejection::NotAcceptable(EVENT_STREAM));
         }
         let session = self.require_session_and_version().await?;
-        let reader = match self.parts.headers.get(&LAST_EVENT_ID) {
+        let reader = match self.head.headers.get(&LAST_EVENT_ID) {
             None => session.listen(),
-            Some(id) => match id.to_str().ok().and_then(EventId::parse) {
+            Some(id) => match str::from_utf8(id).ok().and_then(EventId::parse) {
                 Some(id) => session.resume(id),
                 None => Err(StreamError::UnknownEvent),
             },
         };
-        let reader = reader.map_err(Rejection::StreamRefused)?;
-        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings().sse_heartbeat)))
+        let reader = reader.map_err(|why| stream_refused(&session, why, Rejection::SessionMoving))?;
+        Ok(self.session_stream(reader, StreamKind::Listening))
+    }
+
+    fn session_stream(&self, reader: StreamReader, kind: StreamKind) -> HttpResponse<ResponseContent> {
+        // Sessions of anonymous callers end with the admission of such callers, and their streams with them.
+        let end = match self.caller.identity.is_anonymous() {
+            true => StreamEnd::default(),
+            false => self.stream_end(kind),
+        };
+        respond::event_stream(EventStreamBody::for_session(reader, end, self.inbound.settings().sse_heartbeat))
+    }
+
+    /// What ends a stream of this request: the revocation of the credential and, where the stream only listens, its
+    /// expiry. A running call is not cut when its token expires.
+    pub(super) fn stream_end(&self, kind: StreamKind) -> StreamEnd {
+        let identity = &self.caller.identity;
+        let revocation = self.inbound.policy().revocation(identity).or_else(|| {
+            // The credential was revoked after the request was admitted. Other nodes may know more than this one.
+            let revoked = CancellationToken::new();
+            revoked.cancel();
+            Some(revoked).filter(|_| !self.is_relayed)
+        });
+        let lifetime = match kind {
+            StreamKind::Call => None,
+            StreamKind::Listening => identity.expires_at.map(|end| end.duration_since(SystemTime::now())),
+        };
+        StreamEnd::new(revocation, lifetime.map(Result::unwrap_or_default))
+    }
+
+    /// A path of this gateway as clients know it.
+    fn public_path_of(&self, path: &str) -> String {
+        format!("{}{path}", self.inbound.policy().public_path())
     }
 
     /// Handles DELETE: closes the session and waits for its deletion in the store.
@@ -448,6 +529,10 @@ impl Drop for DetachOnDrop {
     }
 }
 
+fn for_request(id: &Id, rejection: Rejection) -> Rejection {
+    Rejection::ForRequest(id.clone(), Box::new(rejection))
+}
+
 /// Joins encoded messages into a JSON array.
 fn json_array(responses: &[Bytes]) -> Bytes {
     let mut out = vec![b'['];
@@ -459,4 +544,12 @@ fn json_array(responses: &[Bytes]) -> Bytes {
     }
     out.push(b']');
     out.into()
+}
+
+/// Why a session refuses a stream; `moving` if it ended here only because it goes on at another node.
+fn stream_refused(session: &Session, why: StreamError, moving: Rejection) -> Rejection {
+    match why {
+        StreamError::SessionEnded if session.has_moved() => moving,
+        why => Rejection::StreamRefused(why),
+    }
 }

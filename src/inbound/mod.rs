@@ -1,12 +1,19 @@
 //! Client-facing transports: Streamable HTTP and HTTP+SSE on one listener, and stdio.
 
+mod access_hook;
+mod admission;
+mod audit_hook;
 mod body;
+mod challenge;
+mod connection;
 mod cors;
 mod headers;
 mod http;
 mod per_request;
+mod pieces;
 mod relay;
 mod request_id;
+mod resource_metadata;
 mod respond;
 mod response_encoder;
 mod resubscribe;
@@ -19,28 +26,33 @@ mod takeover;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use ::http::Response;
 use ::http::header::ORIGIN;
-use ::http::{HeaderMap, HeaderValue, Method as Verb, Response};
 use arc_swap::{ArcSwap, Guard};
 use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 pub use body::ResponseContent;
+pub use connection::TlsSlot;
 
+use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::call::{Caller, ChangeEvent, ClientSink, REQUEST_ID};
 use crate::cluster::Cluster;
+use crate::dialect::Revision;
 use crate::failure::QuotaReached;
 use crate::gateway::{Gateway, Group, GroupChange, GroupEvent};
-use crate::http::header_text;
+use crate::http::codec::RequestHead;
 use crate::http::server::{Http1Implementation, ReceivedBody};
-use crate::policy::{CallerPermit, Limits, OperationsListener, Permit, Policy, QuotaKey};
+use crate::policy::{CallerPermit, FailedCredentials, Limits, Permit, Policy, QuotaKey, ScopedPermit};
 use crate::session::{SESSION_SHARDS, Session, Sessions};
 use crate::shutdown::Shutdown;
 use crate::workers::Workers;
+use admission::{Admission, ArrivedRequest};
 use http::RequestContext;
 use respond::Rejection;
 use route::Route;
@@ -96,8 +108,12 @@ pub struct Inbound {
     pub gateway: Arc<Gateway>,
     /// The sessions of this node.
     pub sessions: Arc<Sessions>,
-    /// Host, origin and token rules.
+    /// The rules of admission.
     pub(crate) policy: ArcSwap<Policy>,
+    /// Notified when there are other rules.
+    pub(crate) policy_changed: Notify,
+    /// Invalid credentials by address.
+    pub(crate) failed_credentials: FailedCredentials,
     /// Transport settings.
     pub(crate) settings: ArcSwap<InboundSettings>,
     /// Shutdown stages.
@@ -108,6 +124,12 @@ pub struct Inbound {
     pub cluster: Option<Arc<Cluster>>,
     /// Serializes takeovers of one session on this node.
     pub(crate) takeover_locks: StripedLocks,
+    /// The certificate in use, if clients speak TLS.
+    pub(crate) tls: TlsSlot,
+    /// Cancelled when other authorities of client certificates are accepted.
+    pub(crate) client_ca_revoked: ArcSwap<CancellationToken>,
+    /// The access log.
+    pub access_log: AccessLog,
     /// Bounds the connections over the quota that still read their refusal.
     pub(crate) refusing: Arc<Semaphore>,
 }
@@ -123,30 +145,14 @@ pub enum ListenerRole {
     Operators,
 }
 
-/// Outcome of admission.
-enum Admission<'r> {
-    /// An admitted request to an MCP route.
-    Call(Route<'r>, Arc<Caller>),
-    /// The response is complete without a body: probes and CORS preflight.
-    Answered(Response<ResponseContent>),
-    /// Metrics or status for an operator; no page may read it.
-    Operations(Response<ResponseContent>),
-}
-
-/// Request id, and whether the head is within the limits.
-struct RequestTag {
-    request_id: HeaderValue,
-    head_fits: bool,
-}
-
 /// Delay after a failed accept, for example when file descriptors have run out.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How long a leaving node still accepts connections that clients are opening.
 const ACCEPT_DRAIN_TIME: Duration = Duration::from_millis(200);
 /// Bound on connections accepted from the backlog just before the listener closes.
 const MAX_FINAL_ACCEPTS: usize = 1024;
-/// Media type of OpenMetrics text.
-const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How often expired API keys and withdrawn keys of issuers are looked for, while there can be any.
+const KEY_EXPIRY_INTERVAL: Duration = Duration::from_millis(500);
 /// How often idle sessions are looked for.
 const SESSION_SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -159,7 +165,7 @@ impl Inbound {
         self.settings.load()
     }
 
-    /// The host, origin and token rules in use.
+    /// The rules of admission in use.
     pub fn policy(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
     }
@@ -169,18 +175,13 @@ impl Inbound {
         self.settings.store(Arc::new(settings));
     }
 
-    /// Replaces the host, origin and token rules. Sessions and streams of callers whose token is no longer accepted
-    /// end.
+    /// Replaces the rules of admission. What callers have open ends where their credential is no longer accepted.
     pub fn set_policy(&self, mut policy: Policy) {
-        let before = self.policy.load_full();
-        let revoked = policy.tokens.succeed(&before.tokens);
+        let revoked = policy.succeed(&self.policy.load_full());
         self.policy.store(Arc::new(policy));
-        // After the store, so that no session can be opened with a revoked token once these are closed.
-        revoked.cancel();
-        let closed = self.sessions.close_owned_by(|principal| revoked.contains(principal));
-        if closed > 0 {
-            tracing::info!(sessions = closed, "sessions of revoked tokens closed");
-        }
+        // After the store, so that no session can be opened with a revoked credential once these are closed.
+        self.end_revoked(&revoked);
+        self.policy_changed.notify_one();
     }
 
     /// Accepts connections until the `closing` stage of a shutdown: while running calls finish, their clients may
@@ -241,7 +242,10 @@ impl Inbound {
             ListenerRole::Combined | ListenerRole::Clients => match self.admit_connection(peer) {
                 Ok(permits) => Some(permits),
                 Err(reached) => {
-                    if let Ok(slot) = Arc::clone(&self.refusing).try_acquire_owned() {
+                    // Before a TLS handshake, which is too costly for a refusal, no response can be sent.
+                    if self.tls.load().is_none()
+                        && let Ok(slot) = Arc::clone(&self.refusing).try_acquire_owned()
+                    {
                         connections.spawn(service::refuse_connection(stream, reached, slot));
                     }
                     return;
@@ -273,101 +277,69 @@ impl Inbound {
         Ok((own, quotas.connections.acquire(1)?))
     }
 
-    /// Assigns the request id. The limits apply to the headers as the client sent them, without the id.
-    fn tag_request(&self, headers: &mut HeaderMap) -> RequestTag {
-        let head_fits = self.settings().limits.head_fits(headers);
-        RequestTag { head_fits, request_id: request_id::ensure(headers) }
-    }
-
-    /// Admits a request by its head alone.
-    fn admit<'r>(
-        &self,
-        parts: &'r ::http::request::Parts,
-        tag: &RequestTag,
-        role: ListenerRole,
-        peer: SocketAddr,
-    ) -> Result<Admission<'r>, Rejection> {
-        match tag.head_fits {
-            true => self.admit_route(parts, role, peer),
-            false => Err(Rejection::HeadTooLarge),
-        }
-    }
-
-    /// Serves an admitted request or encodes its rejection; adds the request id and CORS headers.
+    /// Serves an admitted request or encodes its rejection; adds the request id and CORS headers. The body has its permit
+    /// until the response is known.
     async fn respond(
         self: &Arc<Self>,
-        parts: &::http::request::Parts,
-        tag: RequestTag,
+        request: ArrivedRequest<'_>,
         admission: Result<Admission<'_>, Rejection>,
         body: ReceivedBody,
+        _body_permit: Option<ScopedPermit<'_>>,
     ) -> Response<ResponseContent> {
-        let request_id = tag.request_id;
+        let head = request.head;
         let result = match admission {
-            Ok(Admission::Call(route, caller)) => self.dispatch(parts, &route, caller, body, false).await,
+            Ok(Admission::Call(route, caller)) => self.dispatch(head, &route, caller, body, false).await,
             Ok(Admission::Answered(response)) => Ok(response),
-            Ok(Admission::Operations(mut response)) => {
-                response.headers_mut().insert(REQUEST_ID, request_id);
+            // The server completes an admission before it asks for the response.
+            Ok(Admission::Undecided(..)) => Err(Rejection::ShuttingDown),
+            Ok(Admission::Complete(mut response)) => {
+                response.headers_mut().insert(REQUEST_ID, request.request_id);
                 return response;
             }
             Err(rejection) => Err(rejection),
         };
         let mut response = result.unwrap_or_else(|rejection| {
-            tracing::debug!(request = request_id.to_str().unwrap_or("-"), ?rejection, "a request was turned away");
-            rejection.respond()
+            tracing::debug!(
+                request = request.request_id.to_str().unwrap_or("-"),
+                ?rejection,
+                "a request was turned away"
+            );
+            rejection.respond_logged(request.access.as_deref())
         });
-        response.headers_mut().insert(REQUEST_ID, request_id);
-        if let Some(origin) = parts.headers.get(ORIGIN)
-            && self.policy().host_origin.origin_allowed(&header_text(origin))
+        self.complete_challenge(&request, &mut response);
+        response.headers_mut().insert(REQUEST_ID, request.request_id);
+        if let Some(origin) = head.headers.get(ORIGIN)
+            && self.policy().host_origin.origin_allowed(&String::from_utf8_lossy(origin))
         {
             cors::allow_origin(&mut response, origin);
         }
         response
     }
 
-    /// Routes a request; answers operations routes and CORS preflight without a body.
-    fn admit_route<'r>(
-        &self,
-        parts: &'r ::http::request::Parts,
-        role: ListenerRole,
-        peer: SocketAddr,
-    ) -> Result<Admission<'r>, Rejection> {
-        let route = Route::parse(parts.uri.path()).ok_or(Rejection::NotFound)?;
-        if matches!(route, Route::Health | Route::Ready | Route::Metrics | Route::Status) {
-            return self.serve_operations(&route, parts, role, peer);
-        }
-        if role == ListenerRole::Operators {
-            return Err(Rejection::NotFound);
-        }
-        if parts.method == Verb::OPTIONS {
-            self.policy().host_origin.admit(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
-            return Ok(Admission::Answered(cors::preflight(&parts.headers)));
-        }
-        let caller = self.policy().admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
-        Ok(Admission::Call(route, Arc::new(caller)))
-    }
-
     /// Serves an admitted request to an MCP route, here or on the node that owns its session.
     async fn dispatch(
         self: &Arc<Self>,
-        parts: &::http::request::Parts,
+        head: &RequestHead,
         route: &Route<'_>,
         caller: Arc<Caller>,
         body: ReceivedBody,
         is_relayed: bool,
     ) -> Result<Response<ResponseContent>, Rejection> {
-        let (group, session_in_path) = match *route {
-            Route::Streamable { group, ref session } => (group, session.as_deref()),
-            Route::SseStream { group } | Route::SseMessages { group } => (group, None),
-            Route::SseCombined { group } => (Some(group), None),
-            Route::Health | Route::Ready | Route::Metrics | Route::Status => (None, None),
+        let session_in_path = match route {
+            Route::Streamable { session, .. } => session.as_deref(),
+            _ => None,
         };
+        let group = self.gateway.group(route.group()).ok_or(Rejection::NotFound)?;
+        if !self.gateway.may_use(&group, &caller.identity) {
+            return Err(Rejection::GroupForbidden);
+        }
         let context = RequestContext {
             inbound: self,
-            group: self.gateway.group(group).ok_or(Rejection::NotFound)?,
+            group,
             caller,
             route,
             session_in_path,
-            parts,
+            head,
             is_relayed,
             body: std::sync::OnceLock::new(),
         };
@@ -399,40 +371,6 @@ impl Inbound {
         self.cluster.as_ref().is_some_and(|cluster| cluster.store().is_full())
     }
 
-    /// Serves health, readiness, metrics and status. Health and readiness are public; for anyone but operators, metrics
-    /// and status do not exist.
-    fn serve_operations(
-        &self,
-        route: &Route<'_>,
-        parts: &::http::request::Parts,
-        role: ListenerRole,
-        peer: SocketAddr,
-    ) -> Result<Admission<'static>, Rejection> {
-        let is_public = matches!(route, Route::Health | Route::Ready);
-        let listener = match role {
-            ListenerRole::Operators => Some(OperationsListener::Operators),
-            ListenerRole::Combined => Some(OperationsListener::Clients),
-            ListenerRole::Clients => None,
-        };
-        let is_operator = |listener| self.policy().is_operator(listener, &parts.uri, &parts.headers, peer);
-        if !is_public && !listener.is_some_and(is_operator) {
-            return Err(Rejection::NotFound);
-        }
-        let response = match route {
-            _ if !matches!(parts.method, Verb::GET | Verb::HEAD) => {
-                Rejection::MethodNotAllowed(route.allowed_methods()).respond()
-            }
-            Route::Health => respond::probe(true, "alive\n"),
-            Route::Ready => {
-                let ready = self.admin.ready();
-                respond::probe(ready.is_ok(), ready.err().unwrap_or("ready\n"))
-            }
-            Route::Metrics => respond::text(METRICS_CONTENT_TYPE, self.admin.metrics()),
-            _ => respond::text(headers::JSON, serde_json::to_string(&self.admin.status()).unwrap_or_default()),
-        };
-        Ok(if is_public { Admission::Answered(response) } else { Admission::Operations(response) })
-    }
-
     /// Serves one client on a pair of byte streams, as `rialto stdio` does.
     ///
     /// # Errors
@@ -447,12 +385,14 @@ impl Inbound {
 
     /// Publishes group changes to sessions and closes idle sessions, until the `closing` stage of a shutdown.
     pub async fn maintain_sessions(self: Arc<Self>) {
-        let publishing = tokio::spawn(publish_changes(Arc::clone(&self)));
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(publish_changes(Arc::clone(&self)));
+        tasks.spawn(end_expired_keys(Arc::clone(&self)));
         loop {
             let interval = SESSION_SWEEP_INTERVAL.min(self.sessions.settings().idle_timeout);
             tokio::select! {
                 () = tokio::time::sleep(interval) => {}
-                () = self.shutdown.closing().cancelled() => return publishing.abort(),
+                () = self.shutdown.closing().cancelled() => return,
             }
             for shard in 0..SESSION_SHARDS {
                 self.sessions.sweep_shard(shard);
@@ -472,6 +412,26 @@ impl Inbound {
     }
 }
 
+/// Ends what callers have open with API keys that expire, and with tokens whose issuer withdraws its key.
+async fn end_expired_keys(inbound: Arc<Inbound>) {
+    loop {
+        let may_end = {
+            let policy = inbound.policy();
+            policy.keys.has_expiring() || policy.issuers.is_some()
+        };
+        tokio::select! {
+            () = tokio::time::sleep(KEY_EXPIRY_INTERVAL), if may_end => {}
+            () = inbound.policy_changed.notified() => {}
+        }
+        let (expired, withdrawn) = {
+            let policy = inbound.policy();
+            (policy.keys.expired(SystemTime::now()), policy.withdrawn_keys())
+        };
+        inbound.end_revoked(&expired);
+        inbound.end_revoked(&withdrawn);
+    }
+}
+
 /// Publishes list and resource changes of groups to their sessions, and closes the sessions of removed groups.
 async fn publish_changes(inbound: Arc<Inbound>) {
     use tokio::sync::broadcast::error::RecvError;
@@ -480,10 +440,18 @@ async fn publish_changes(inbound: Arc<Inbound>) {
     loop {
         match changes.recv().await {
             Ok(GroupEvent { group, change: GroupChange::Content(change) }) => {
-                let shown = gateway.group(Some(&*group));
-                sessions.publish_with(&group, &change, |session| {
-                    Some(shown.as_ref()?.list_fingerprints_for(session.key()))
-                });
+                let Some(shown) = gateway.group(Some(&*group)) else { continue };
+                sessions.publish_with(
+                    &group,
+                    &change.change,
+                    |session| Some(shown.list_fingerprints_for(session.key(), &session.latest_identity())),
+                    |session| shown.concerns(Revision::NEWEST_HANDSHAKE, &session.latest_identity(), &change),
+                );
+            }
+            Ok(GroupEvent { group, change: GroupChange::Rules }) => {
+                if let Some(group) = gateway.group(Some(&*group)) {
+                    inbound.end_hidden_subscriptions(&group);
+                }
             }
             Ok(GroupEvent { group, change: GroupChange::UpstreamReplaced(upstream) }) => {
                 if let Some(group) = gateway.group(Some(&*group)) {
@@ -497,11 +465,13 @@ async fn publish_changes(inbound: Arc<Inbound>) {
                 close_removed_groups(sessions, gateway, |_| true);
                 sessions.publish_all_updates();
                 for group in gateway.groups() {
+                    inbound.end_hidden_subscriptions(&group);
                     inbound.renew_subscriptions(&group, None);
                     for change in ChangeEvent::LISTS {
-                        sessions.publish_with(group.name(), &change, |session| {
-                            Some(group.list_fingerprints_for(session.key()))
-                        });
+                        let fingerprints = |session: &Session| {
+                            Some(group.list_fingerprints_for(session.key(), &session.latest_identity()))
+                        };
+                        sessions.publish_with(group.name(), &change, fingerprints, |_| true);
                     }
                 }
             }
@@ -545,8 +515,8 @@ mod tests {
     /// The future of a request is moved once and then stays in memory for as long as the request waits.
     #[test]
     fn request_future_stays_below_its_size_limit() {
-        let size = future_size(|(inbound, parts): (&'static Arc<Inbound>, &'static _), tag, admission, body| {
-            inbound.respond(parts, tag, admission, body)
+        let size = future_size(|inbound: &'static Arc<Inbound>, request, admission, body| {
+            inbound.respond(request, admission, body, None)
         });
         assert!(size <= 4864, "{size} bytes");
     }

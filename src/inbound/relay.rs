@@ -7,13 +7,15 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 
-use super::body::ResponseContent;
+use super::body::{ResponseContent, UnbrokenBody};
 use super::headers::{LAST_EVENT_ID, X_SESSION_ID};
 use super::http::RequestContext;
 use super::respond::{self, GivenSessionId, Rejection};
 use super::{Inbound, Route};
+use crate::call::REQUEST_ID;
 use crate::cluster::{BoxedBody, Cluster, RelayOutcome, RelayedRequest};
 use crate::dialect::classify;
+use crate::http::codec::RequestHead;
 use crate::session::{Session, SessionId};
 use crate::store::{EventId, NodeId, StoreError};
 
@@ -30,7 +32,7 @@ impl RequestContext<'_> {
     pub(super) async fn find_session(&self, id: Option<SessionId>, given: &str) -> Result<Arc<Session>, Rejection> {
         let unknown = || Rejection::SessionNotFound(GivenSessionId(given.to_owned()));
         let id = id.ok_or_else(unknown)?;
-        let local = || self.inbound.sessions.find(id, &self.caller.principal, self.group.name());
+        let local = || self.inbound.sessions.find(id, self.caller.id(), self.group.name());
         let Some(cluster) = &self.inbound.cluster else { return local().ok_or_else(unknown) };
         if let Some(session) = local() {
             return match cluster.holds_lease() {
@@ -40,7 +42,7 @@ impl RequestContext<'_> {
         }
         if let Some(session) = self.inbound.sessions.get(id) {
             // The session is being handed over, or belongs to another principal or group.
-            let is_moving = session.is_moving_for(&self.caller.principal, self.group.name());
+            let is_moving = session.is_moving_for(self.caller.id(), self.group.name());
             return Err(if is_moving { Rejection::SessionMoving } else { unknown() });
         }
         let key = id.to_string();
@@ -61,10 +63,10 @@ impl RequestContext<'_> {
         owner: &NodeId,
     ) -> Result<Option<Response<ResponseContent>>, Rejection> {
         let request = RelayedRequest {
-            method: self.parts.method.clone(),
-            uri: self.parts.uri.clone(),
+            method: self.head.verb.clone(),
+            uri: self.head.uri.clone(),
             headers: self.relayed_headers(),
-            principal: self.caller.principal.to_string(),
+            identity: Arc::clone(&self.caller.identity),
             peer: self.caller.peer,
             body: self.body.get().cloned().unwrap_or_default(),
         };
@@ -75,13 +77,14 @@ impl RequestContext<'_> {
             RelayOutcome::Streaming(status, headers, body) => {
                 // A listening stream ends when this node leaves: the client can reopen it elsewhere. A call stream
                 // runs to its end.
-                let body = match self.parts.method {
+                let body = match self.head.verb {
                     http::Method::GET => body.until_cancelled(self.inbound.shutdown.leaving().clone()),
                     _ => body,
                 };
                 Some(respond::relayed(status, headers, ResponseContent::Relayed(Box::new(body))))
             }
             RelayOutcome::NotOwner => None,
+            RelayOutcome::Busy => return Err(Rejection::RelayPeerBusy),
             RelayOutcome::Lost => return Err(Rejection::RelayPeerLost),
         })
     }
@@ -94,8 +97,11 @@ impl RequestContext<'_> {
                 || [&ACCEPT, &CONTENT_TYPE, &LAST_EVENT_ID, &X_SESSION_ID].contains(&name)
                 || self.caller.headers.contains_key(name)
         };
-        let needed = self.parts.headers.iter().filter(|(name, _)| is_needed(name));
-        needed.map(|(name, value)| (name.clone(), value.clone())).collect()
+        let all = self.head.headers.to_map();
+        let needed = all.iter().filter(|(name, _)| is_needed(name));
+        let mut relayed: HeaderMap = needed.map(|(name, value)| (name.clone(), value.clone())).collect();
+        relayed.extend(self.caller.request_id.clone().map(|id| (REQUEST_ID, id)));
+        relayed
     }
 
     /// Serves a request that failed because its session lives elsewhere: relays it to the owner, or retries here once
@@ -153,14 +159,14 @@ impl RequestContext<'_> {
     /// each time stays without a stream for the body of its session and misses every notification. The event repeats
     /// the client's `Last-Event-ID`: some clients forget it when a stream brings none.
     pub(super) fn reconnect_later(&self, rejection: Rejection) -> Result<Response<ResponseContent>, Rejection> {
-        let headers = &self.parts.headers;
-        let is_listening = self.parts.method == http::Method::GET && matches!(self.route, Route::Streamable { .. });
+        let headers = &self.head.headers;
+        let is_listening = self.head.verb == http::Method::GET && matches!(self.route, Route::Streamable { .. });
         let is_temporary =
             matches!(rejection, Rejection::StoreUnavailable | Rejection::RelayPeerLost | Rejection::ShuttingDown);
         if !(is_listening && is_temporary && classify::accepts_priming_events(headers)) {
             return Err(rejection);
         }
-        let last_event_id = headers.get(&LAST_EVENT_ID).and_then(|id| id.to_str().ok()).and_then(EventId::parse);
+        let last_event_id = headers.get(&LAST_EVENT_ID).and_then(|id| str::from_utf8(id).ok()).and_then(EventId::parse);
         let retry = self.inbound.sessions.settings().sse_retry_ms;
         tracing::debug!(?rejection, "listening stream unavailable; client told to reconnect");
         Ok(respond::reconnect_later(last_event_id.map(|id| id.to_string()).as_deref(), retry))
@@ -176,18 +182,19 @@ impl Inbound {
             let inbound = weak.upgrade();
             Box::pin(async move {
                 let response = inbound?.serve_relayed(request).await?;
-                Some(response.map(|body| Box::pin(body) as BoxedBody))
+                Some(response.map(|body| Box::pin(UnbrokenBody(body)) as BoxedBody))
             })
         }));
     }
 
     /// Serves a relayed request; `None` when its session is not on this node.
     pub(super) async fn serve_relayed(self: Arc<Self>, request: RelayedRequest) -> Option<Response<ResponseContent>> {
-        let (mut parts, ()) = http::Request::new(()).into_parts();
-        (parts.method, parts.uri, parts.headers) = (request.method, request.uri, request.headers);
-        let caller = Arc::new(self.policy().caller(request.principal.as_str().into(), &parts.headers, request.peer));
-        let result = match Route::parse(parts.uri.path()) {
-            Some(route) => self.dispatch(&parts, &route, caller, Ok(request.body), true).await,
+        let request_id = request.headers.get(REQUEST_ID).cloned();
+        let head = RequestHead { verb: request.method, uri: request.uri, headers: (&request.headers).into() };
+        let policy = self.policy.load_full();
+        let caller = Arc::new(policy.caller(request.identity, &head.headers, request_id, request.peer));
+        let result = match Route::parse(head.uri.path(), policy.public_path()) {
+            Some(route) => self.dispatch(&head, &route, caller, Ok(request.body), true).await,
             None => Err(Rejection::NotFound),
         };
         match result {

@@ -3,9 +3,10 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 
 use crate::call::REQUEST_ID;
+use crate::http::codec::HeaderFields;
 
 /// Longest request id accepted from a client.
 const MAX_CLIENT_ID_LENGTH: usize = 128;
@@ -21,17 +22,14 @@ static SEQUENCE: AtomicU64 = AtomicU64::new(0);
 /// An odd number, so that the sequence visits every 64-bit value before it repeats.
 const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Ensures that the request has an id: the client's own, if it is short printable ASCII, or a generated one.
-pub(super) fn ensure(headers: &mut HeaderMap) -> HeaderValue {
-    let is_valid =
-        |value: &&HeaderValue| value.len() <= MAX_CLIENT_ID_LENGTH && value.as_bytes().iter().all(u8::is_ascii_graphic);
-    if let Some(own) = headers.get(&REQUEST_ID).filter(is_valid) {
-        return own.clone();
-    }
-    let number = SEED.wrapping_add(SEQUENCE.fetch_add(1, Ordering::Relaxed).wrapping_mul(STRIDE));
-    let id = HeaderValue::from_bytes(&hex_digits(number)).unwrap_or(HeaderValue::from_static("-"));
-    headers.insert(REQUEST_ID, id.clone());
-    id
+/// The id of a request: the client's own, if it is short printable ASCII, or a generated one.
+pub(super) fn of(headers: &HeaderFields) -> HeaderValue {
+    let is_valid = |value: &&[u8]| value.len() <= MAX_CLIENT_ID_LENGTH && value.iter().all(u8::is_ascii_graphic);
+    let own = headers.get(&REQUEST_ID).filter(is_valid).and_then(|own| HeaderValue::from_bytes(own).ok());
+    own.unwrap_or_else(|| {
+        let number = SEED.wrapping_add(SEQUENCE.fetch_add(1, Ordering::Relaxed).wrapping_mul(STRIDE));
+        HeaderValue::from_bytes(&hex_digits(number)).unwrap_or(HeaderValue::from_static("-"))
+    })
 }
 
 fn hex_digits(number: u64) -> [u8; 16] {
@@ -44,15 +42,12 @@ mod tests {
 
     #[test]
     fn request_id_is_kept_if_valid_and_generated_otherwise() {
-        let mut headers = HeaderMap::new();
-        let first = ensure(&mut headers);
+        let none = HeaderFields::default();
+        let first = of(&none);
         assert_eq!(first.len(), 16);
         assert_eq!(hex_digits(0x0123_4567_89ab_cdef), *b"0123456789abcdef");
-        assert_eq!(ensure(&mut headers), first, "the id is kept");
-        assert_ne!(ensure(&mut HeaderMap::new()), first);
-        let mut own = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_static("mine-1"))]);
-        assert_eq!(ensure(&mut own), "mine-1");
-        let mut odd = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_static("a b"))]);
-        assert_ne!(ensure(&mut odd), "a b");
+        assert_ne!(of(&none), first);
+        assert_eq!(of(&HeaderFields::of(&[("x-request-id", "mine-1")])), "mine-1");
+        assert_ne!(of(&HeaderFields::of(&[("x-request-id", "a b")])), "a b");
     }
 }

@@ -7,13 +7,19 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, 
 use http::{HeaderMap, Response, StatusCode};
 
 use super::body::{EventStreamBody, ResponseContent};
+use super::challenge::{Challenge, scope_challenge};
 use super::headers::{EVENT_STREAM, JSON, SESSION_ID};
+use super::pieces::PiecesBody;
+use crate::access_log::AccessRecord;
+use crate::call::{Answer, Caller};
+use crate::dialect::Revision;
 use crate::dialect::classify::RefusedRequest;
-use crate::failure::{Failure, FailureKind, QuotaReached, QuotaScope};
-use crate::gateway::parked_call_lost;
+use crate::failure::{Failure, FailureKind, QuotaReached, QuotaScope, whole_seconds};
+use crate::gateway::{over_rate_limit, parked_call_lost};
 use crate::http::codec::{self, RequestError};
 use crate::http::sse;
-use crate::policy::Denied;
+use crate::issuers::TokenError;
+use crate::policy::{CredentialError, Denied};
 use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code};
 use crate::session::{SessionId, StreamError};
 use crate::store::NodeId;
@@ -22,6 +28,8 @@ use crate::store::NodeId;
 #[derive(Debug)]
 pub(super) enum Rejection {
     ShuttingDown,
+    /// The audit log cannot record the request, and must.
+    AuditUnavailable,
     /// The session store is unreachable, or this node does not hold its lease.
     StoreUnavailable,
     /// Another node must serve the request; relayed unless relaying fails.
@@ -30,6 +38,8 @@ pub(super) enum Rejection {
     SessionMoving,
     /// The connection to the node that serves the request was lost; the outcome is unknown.
     RelayPeerLost,
+    /// The node that must serve the request has too many messages waiting; nothing was sent to it.
+    RelayPeerBusy,
     /// The node on which the call was parked is gone.
     ParkedCallLost,
     /// The store is out of memory and cannot retain the call's stream events.
@@ -42,6 +52,14 @@ pub(super) enum Rejection {
     MethodNotAllowed(&'static str),
     MethodRefused(&'static str),
     Denied(Denied),
+    /// The caller may do nothing in the group.
+    GroupForbidden,
+    /// The call needs scopes that the caller can get.
+    InsufficientScope(Box<Failure>),
+    /// The credential is missing or not accepted.
+    Credential(Box<Challenge>),
+    /// Too many credentials of this address were invalid; it has to wait this long.
+    TooManyFailures(Duration),
     NotAcceptable(&'static str),
     NotJson,
     BodyTooLarge(usize),
@@ -58,6 +76,8 @@ pub(super) enum Rejection {
     ForRequest(Id, Box<Rejection>),
     /// A quota is used up; nothing was begun.
     QuotaReached(QuotaReached),
+    /// A rate limit has no room; nothing was begun. Try again after this time.
+    OverRateLimit(Duration),
     StreamRefused(StreamError),
     Refused(RefusedRequest),
 }
@@ -73,6 +93,8 @@ impl std::fmt::Debug for GivenSessionId {
 
 /// `Retry-After` of 503 responses.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// `Retry-After` where a token cannot be verified right now.
+const UNVERIFIED_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Longest part of client input that an error message repeats, in characters.
 const MAX_ECHOED_INPUT: usize = 100;
 
@@ -104,9 +126,11 @@ impl Rejection {
         }
     }
 
-    fn status(&self) -> StatusCode {
+    pub(super) fn status(&self) -> StatusCode {
         match self {
-            Self::ShuttingDown | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::AuditUnavailable | Self::ShuttingDown | Self::StoreUnavailable | Self::RelayPeerBusy => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::OnOtherNode(_) | Self::SessionMoving => StatusCode::SERVICE_UNAVAILABLE,
             // The call has failed for good: a JSON-RPC error in a 200 response, which the client will not retry.
             Self::ForRequest(_, rejection)
@@ -118,8 +142,9 @@ impl Rejection {
             Self::ForRequest(_, rejection) => rejection.status(),
             Self::NotFound | Self::SessionNotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed(_) | Self::MethodRefused(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Denied(Denied::Credentials) => StatusCode::UNAUTHORIZED,
-            Self::Denied(_) => StatusCode::FORBIDDEN,
+            Self::Denied(_) | Self::GroupForbidden | Self::InsufficientScope(_) => StatusCode::FORBIDDEN,
+            Self::Credential(challenge) => credential_status(challenge.error),
+            Self::TooManyFailures(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::TransferEncodingNotSupported => StatusCode::NOT_IMPLEMENTED,
@@ -132,6 +157,7 @@ impl Rejection {
                     QuotaScope::Caller | QuotaScope::Session => StatusCode::TOO_MANY_REQUESTS,
                 }
             }
+            Self::OverRateLimit(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StreamRefused(StreamError::SessionEnded) => StatusCode::NOT_FOUND,
             Self::Refused(refused) => refused_status(refused.error.code()),
             Self::BodyIncomplete
@@ -159,8 +185,13 @@ impl Rejection {
                 let error = outcome.err();
                 return (id, error.unwrap_or_else(|| ErrorObject::new(code::INVALID_REQUEST, "Invalid request")));
             }
+            Self::InsufficientScope(failure) => return (None, (*failure).into()),
             Self::StoreUnavailable | Self::OnOtherNode(_) | Self::SessionMoving => {
                 let failure = Failure::new(FailureKind::StoreUnavailable, "sessions cannot be kept or reached");
+                return (None, failure.with_retry_after(Some(RETRY_DELAY)).into());
+            }
+            Self::RelayPeerBusy => {
+                let failure = Failure::new(FailureKind::NodeBusy, "the mailbox of the other node is full");
                 return (None, failure.with_retry_after(Some(RETRY_DELAY)).into());
             }
             Self::RelayPeerLost => {
@@ -169,6 +200,10 @@ impl Rejection {
             Self::ParkedCallLost => return (None, parked_call_lost()),
             Self::StoreFull => {
                 return (None, Failure::new(FailureKind::StoreFull, "the store is out of memory").into());
+            }
+            Self::AuditUnavailable => {
+                let message = "Service Unavailable: the gateway cannot record calls right now; try again later";
+                return (None, ErrorObject::new(code::INTERNAL_ERROR, message));
             }
             Self::ShuttingDown => {
                 return (
@@ -179,6 +214,7 @@ impl Rejection {
             Self::StreamRefused(StreamError::QuotaReached(reached)) | Self::QuotaReached(reached) => {
                 return (None, quota_error(reached));
             }
+            Self::OverRateLimit(wait) => return (None, over_rate_limit(wait)),
             Self::HeadTooLarge => "Request Header Fields Too Large: send fewer or shorter headers".to_owned(),
             Self::TransferEncodingNotSupported => {
                 "Not Implemented: the only `Transfer-Encoding` understood is `chunked`, given once".to_owned()
@@ -193,7 +229,12 @@ impl Rejection {
             Self::Denied(Denied::Origin(origin)) => {
                 format!("Forbidden: the origin {:?} may not call; allow it with --allow-origin", echo_excerpt(&origin))
             }
-            Self::Denied(Denied::Credentials) => "Unauthorized: a valid bearer token is required".to_owned(),
+            Self::GroupForbidden => "Forbidden: you may not use this group".to_owned(),
+            Self::Credential(challenge) => challenge.message(),
+            Self::TooManyFailures(wait) => format!(
+                "Too Many Requests: too many invalid credentials from this address; try again in {} s",
+                whole_seconds(wait).max(1)
+            ),
             Self::NotAcceptable(types) => format!("Not Acceptable: the header `Accept` must list {types}"),
             Self::NotJson => format!("Unsupported Media Type: the header `Content-Type` must be {JSON}"),
             Self::BodyTooLarge(limit) => format!("Payload Too Large: a body may have {limit} bytes"),
@@ -228,25 +269,68 @@ impl Rejection {
 
     /// Encodes the rejection with its status and headers.
     pub(super) fn respond(self) -> Response<ResponseContent> {
+        self.respond_logged(None)
+    }
+
+    /// The same; the access log gets the code of the error.
+    pub(super) fn respond_logged(self, access: Option<&AccessRecord>) -> Response<ResponseContent> {
         let status = self.status();
         let header = match self.cause() {
             Self::MethodNotAllowed(methods) => Some((ALLOW, HeaderValue::from_static(methods))),
             Self::MethodRefused(_) => Some((ALLOW, HeaderValue::from_static("POST"))),
-            Self::Denied(Denied::Credentials) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            Self::ShuttingDown
+            Self::InsufficientScope(failure) => {
+                scope_challenge(failure.scopes()).map(|value| (WWW_AUTHENTICATE, value))
+            }
+            Self::Credential(challenge) if challenge.error == CredentialError::Token(TokenError::Unavailable) => {
+                Some((RETRY_AFTER, UNVERIFIED_RETRY_DELAY.as_secs().into()))
+            }
+            Self::Credential(challenge) => challenge.header().map(|value| (WWW_AUTHENTICATE, value)),
+            Self::TooManyFailures(wait) => Some((RETRY_AFTER, whole_seconds(*wait).max(1).into())),
+            Self::AuditUnavailable
+            | Self::ShuttingDown
             | Self::StreamRefused(StreamError::QuotaReached(_))
             | Self::QuotaReached(_)
             | Self::StoreUnavailable
+            | Self::RelayPeerBusy
             | Self::OnOtherNode(_)
             | Self::SessionMoving => Some((RETRY_AFTER, RETRY_DELAY.as_secs().into())),
+            Self::OverRateLimit(wait) => Some((RETRY_AFTER, whole_seconds(*wait).max(1).into())),
             _ => None,
         };
+        let is_private =
+            matches!(self.cause(), Self::Credential(_) | Self::TooManyFailures(_)) || status == StatusCode::FORBIDDEN;
         let (id, error) = self.error();
+        if let Some(access) = access {
+            access.note_error(error.code());
+        }
         let mut response = json_with(status, protocol::Response::new(id, Err(error)).encode());
         if let Some((name, value)) = header {
             response.headers_mut().insert(name, value);
         }
+        if is_private {
+            response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
         response
+    }
+}
+
+/// The rejection of a call that needs more scopes, for a caller that can get them and a client that knows how. Others read
+/// the error in the response.
+pub(super) fn insufficient_scope(caller: &Caller, client: Revision, answer: &Answer) -> Option<Rejection> {
+    let failure = answer.outcome.as_ref().err()?.failure()?;
+    let is_challenged = failure.kind() == FailureKind::InsufficientScope
+        && client.knows_scope_challenges()
+        && caller.identity.credential.can_gain_scopes();
+    is_challenged.then(|| Rejection::InsufficientScope(Box::new(failure.clone())))
+}
+
+/// Status of a request that is not admitted by its credential.
+fn credential_status(error: CredentialError) -> StatusCode {
+    match error {
+        CredentialError::Token(TokenError::Unavailable) => StatusCode::SERVICE_UNAVAILABLE,
+        CredentialError::Missing | CredentialError::Token(_) => StatusCode::UNAUTHORIZED,
+        CredentialError::Malformed(_) => StatusCode::BAD_REQUEST,
+        CredentialError::Group => StatusCode::FORBIDDEN,
     }
 }
 
@@ -301,6 +385,13 @@ pub(super) fn json(message: Bytes) -> Response<ResponseContent> {
 pub(super) fn json_with(status: StatusCode, message: Bytes) -> Response<ResponseContent> {
     let mut response = Response::new(ResponseContent::Full(message));
     *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+/// A JSON response whose result is passed on as it arrives.
+pub(super) fn json_in_pieces(body: PiecesBody) -> Response<ResponseContent> {
+    let mut response = Response::new(ResponseContent::Pieces(Box::new(body)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     response
 }
@@ -383,9 +474,12 @@ mod tests {
         let rejection = match kind {
             FailureKind::StoreUnavailable => Rejection::StoreUnavailable,
             FailureKind::StoreFull => Rejection::StoreFull,
+            FailureKind::NodeBusy => Rejection::RelayPeerBusy,
             FailureKind::NodeLost => Rejection::RelayPeerLost,
             FailureKind::ParkedCallLost => Rejection::ParkedCallLost,
             FailureKind::QuotaReached(reached) => Rejection::QuotaReached(reached),
+            FailureKind::OverRateLimit => Rejection::OverRateLimit(Duration::from_millis(6500)),
+            FailureKind::InsufficientScope => Rejection::InsufficientScope(Box::new(Failure::new(kind, ""))),
             kind => {
                 assert_ne!(kind.side(), FailureSide::Gateway, "{kind:?} has no rejection");
                 let error = ErrorObject::from(Failure::new(kind, "").of_upstream(&"files".into()));
@@ -407,7 +501,7 @@ mod tests {
         let retry = match failure.retry() {
             Retry::Never => "no".to_owned(),
             Retry::Later => "later".to_owned(),
-            Retry::After(delay) => format!("after {} s", delay.as_secs()),
+            Retry::After(delay) => format!("after {} s", whole_seconds(delay)),
         };
         let (name, code, text) = (kind.name(), error.code(), error.message());
         format!("| `{name}` | {text} | {ran} | {retry} | {code} | {} |\n", status.as_u16())
@@ -421,6 +515,17 @@ mod tests {
         let ResponseContent::Full(body) = response.into_body() else { panic!("a JSON body") };
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(body["error"]["data"]["retryAfterMs"], 1000, "{body}");
+    }
+
+    #[test]
+    fn a_rate_limit_is_told_in_whole_seconds_and_at_least_one() {
+        for (wait, seconds) in
+            [(Duration::from_millis(6500), "7"), (Duration::from_nanos(1), "1"), (Duration::ZERO, "1")]
+        {
+            let response = Rejection::OverRateLimit(wait).respond();
+            assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(response.headers()[RETRY_AFTER], seconds);
+        }
     }
 
     #[test]

@@ -4,10 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
-
 use super::{Inbound, session_messages};
-use crate::call::{Caller, ChangeEvent, ClientSink, Replies, Reply};
+use crate::call::{AnswerDelivery, Caller, ChangeEvent, ClientSink, Replies, Reply};
 use crate::dialect::Revision;
 use crate::gateway::Group;
 use crate::protocol::{Method, Raw, Request};
@@ -48,8 +46,7 @@ impl Inbound {
                 continue;
             }
             let (inbound, group, upstream) = (Arc::clone(self), Arc::clone(group), upstream.cloned());
-            let caller =
-                Arc::new(Caller { principal: session.principal().clone(), peer: None, headers: HeaderMap::new() });
+            let caller = Arc::new(Caller::local(session.latest_identity()));
             tokio::spawn(async move {
                 // Which server has a URI may be known only once it is connected again.
                 group.wait_ready(Revision::NEWEST_HANDSHAKE).await;
@@ -66,6 +63,21 @@ impl Inbound {
         }
     }
 
+    /// Ends the subscriptions of a group's sessions to what rules hide now.
+    pub(super) fn end_hidden_subscriptions(&self, group: &Group) {
+        for session in self.sessions.all() {
+            if **session.group() != **group.name() {
+                continue;
+            }
+            let identity = session.latest_identity();
+            for uri in session.subscribed_uris() {
+                if !group.shows_resource(Revision::NEWEST_HANDSHAKE, &identity, &uri) {
+                    session.remove_subscription(&uri);
+                }
+            }
+        }
+    }
+
     /// Subscribes for a session until it succeeds, then tells the client that the resource may have changed meanwhile.
     async fn renew(
         &self,
@@ -76,13 +88,14 @@ impl Inbound {
         is_wanted: impl Fn() -> bool,
     ) -> bool {
         let params = Raw::empty().edit().set("uri", Raw::of(uri)).finish();
-        let request = Request::new(0.into(), Method::Subscribe, Some(params));
+        let request = Request::new(0.into(), Method::Subscribe, Some(params.into()));
         let mut backoff = RESUBSCRIBE_BACKOFF;
         for _ in 0..MAX_RESUBSCRIBE_ATTEMPTS {
             if !is_wanted() || session.has_moved() {
                 return false; // the client renewed or cancelled the subscription itself, or the session moved
             }
-            let replies = session_messages::handle_request(self, session, group, &request, caller);
+            let by = (caller, None, AnswerDelivery::Whole);
+            let replies = session_messages::handle_request(self, session, group, &request, by);
             if ends_with_result(replies).await {
                 session.notify(ChangeEvent::ResourceUpdated(uri.into()).notification());
                 return true;

@@ -23,11 +23,61 @@ pub(super) enum Route<'a> {
     Metrics,
     /// Status report as JSON.
     Status,
+    /// Protected resource metadata of an address of a group; of the gateway as a whole without one.
+    ResourceMetadata { address: Option<(&'a str, Option<&'a str>)> },
+    /// Where clients of 2025-03-26 look for the authorization server.
+    AuthorizationServerMetadata,
 }
 
+/// Well-known path of protected resource metadata (RFC 9728).
+pub(super) const RESOURCE_METADATA: &str = "/.well-known/oauth-protected-resource";
+/// Well-known path of authorization server metadata (RFC 8414).
+const AUTHORIZATION_SERVER_METADATA: &str = "/.well-known/oauth-authorization-server";
+
 impl<'a> Route<'a> {
-    /// The route of a path; one trailing slash is ignored.
-    pub(super) fn parse(path: &'a str) -> Option<Self> {
+    /// The kind of address, without what a client put into it.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Streamable { .. } => "/mcp",
+            Self::SseStream { .. } | Self::SseCombined { .. } => "/sse",
+            Self::SseMessages { .. } => "/message",
+            Self::Health => "/healthz",
+            Self::Ready => "/readyz",
+            Self::Metrics => "/metrics",
+            Self::Status => "/admin/status",
+            Self::ResourceMetadata { .. } => RESOURCE_METADATA,
+            Self::AuthorizationServerMetadata => AUTHORIZATION_SERVER_METADATA,
+        }
+    }
+
+    /// The route of a path; one trailing slash is ignored. `public_path` is the path of the public URL, which a proxy may
+    /// leave in the path.
+    pub(super) fn parse(path: &'a str, public_path: &str) -> Option<Self> {
+        let own = own_path(path, public_path);
+        match own.starts_with("/.") {
+            true => Self::parse_well_known(own, public_path),
+            false => Self::parse_own(own),
+        }
+    }
+
+    fn parse_well_known(path: &'a str, public_path: &str) -> Option<Self> {
+        if path == AUTHORIZATION_SERVER_METADATA {
+            return Some(Self::AuthorizationServerMetadata);
+        }
+        let rest = path.strip_prefix(RESOURCE_METADATA)?;
+        let rest = if rest == public_path { "" } else { own_path(rest, public_path) };
+        if rest.is_empty() || rest == "/" {
+            return Some(Self::ResourceMetadata { address: None });
+        }
+        let address = match Self::parse_own(rest)? {
+            Self::Streamable { group, session: None } | Self::SseStream { group } => (rest, group),
+            Self::SseCombined { group } => (rest, Some(group)),
+            _ => return None,
+        };
+        Some(Self::ResourceMetadata { address: Some(address) })
+    }
+
+    fn parse_own(path: &'a str) -> Option<Self> {
         let path = path.strip_prefix('/')?;
         let path = path.strip_suffix('/').unwrap_or(path);
         let mut parts = path.split('/');
@@ -59,8 +109,39 @@ impl<'a> Route<'a> {
             Self::SseMessages { .. } => "POST, OPTIONS",
             Self::SseCombined { .. } => "GET, POST, OPTIONS",
             Self::Health | Self::Ready | Self::Metrics | Self::Status => "GET",
+            Self::ResourceMetadata { .. } | Self::AuthorizationServerMetadata => "GET, HEAD, OPTIONS",
         }
     }
+
+    /// The group in the path.
+    pub(super) fn group(&self) -> Option<&'a str> {
+        match *self {
+            Self::Streamable { group, .. } | Self::SseStream { group } | Self::SseMessages { group } => group,
+            Self::SseCombined { group } => Some(group),
+            Self::ResourceMetadata { address } => address.and_then(|(_, group)| group),
+            Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::AuthorizationServerMetadata => None,
+        }
+    }
+
+    /// The address that a token for this route names, without the path of the public URL: no session id is part of it,
+    /// and messages of HTTP+SSE belong to its stream.
+    pub(super) fn resource_path(&self, path: &'a str, public_path: &str) -> Cow<'a, str> {
+        match *self {
+            Self::Streamable { group: Some(group), session: Some(_) } => format!("/mcp/{group}").into(),
+            Self::SseMessages { group: Some(group) } => format!("/sse/{group}").into(),
+            Self::SseMessages { group: None } => "/sse".into(),
+            _ => own_path(path, public_path).into(),
+        }
+    }
+}
+
+/// A path without that of the public URL, if it is there and something that is served follows it.
+pub(super) fn own_path<'p>(path: &'p str, public_path: &str) -> &'p str {
+    if public_path.is_empty() {
+        return path;
+    }
+    let rest = path.strip_prefix(public_path).filter(|rest| rest.starts_with('/'));
+    rest.filter(|rest| rest.starts_with("/.") || Route::parse_own(rest).is_some()).unwrap_or(path)
 }
 
 /// The percent-decoded value of the first query parameter with that name.
@@ -107,7 +188,60 @@ mod tests {
             ("/mcp/a/b/c", None),
             ("/research/mcp", None),
         ] {
-            assert_eq!(Route::parse(path), route, "{path}");
+            assert_eq!(Route::parse(path, ""), route, "{path}");
+        }
+    }
+
+    #[test]
+    fn metadata_is_found_below_and_above_the_public_path() {
+        let of = |address| Some(Route::ResourceMetadata { address });
+        for (path, public_path, route) in [
+            ("/.well-known/oauth-protected-resource", "", of(None)),
+            ("/.well-known/oauth-protected-resource/", "", of(None)),
+            ("/.well-known/oauth-protected-resource/mcp", "", of(Some(("/mcp", None)))),
+            ("/.well-known/oauth-protected-resource/mcp/", "", of(Some(("/mcp/", None)))),
+            ("/.well-known/oauth-protected-resource/mcp/streamable", "", of(Some(("/mcp/streamable", None)))),
+            ("/.well-known/oauth-protected-resource/mcp/a", "", of(Some(("/mcp/a", Some("a"))))),
+            ("/.well-known/oauth-protected-resource/sse/a", "", of(Some(("/sse/a", Some("a"))))),
+            ("/.well-known/oauth-protected-resource/a/mcp/sse", "", of(Some(("/a/mcp/sse", Some("a"))))),
+            ("/.well-known/oauth-protected-resource/mcp/a/session", "", None),
+            ("/.well-known/oauth-protected-resource/message", "", None),
+            ("/.well-known/oauth-protected-resource/mcp/../admin", "", None),
+            ("/.well-known/oauth-protected-resource/../mcp", "", None),
+            ("/.well-known/oauth-protected-resource//mcp", "", None),
+            ("/.well-known/oauth-protected-resource/admin", "", None),
+            ("/.well-known/oauth-protected-resourcex", "", None),
+            ("/.well-known/oauth-protected-resource/p", "/p", of(None)),
+            ("/.well-known/oauth-protected-resource/p/mcp", "/p", of(Some(("/mcp", None)))),
+            ("/.well-known/oauth-protected-resource/mcp", "/p", of(Some(("/mcp", None)))),
+            ("/p/.well-known/oauth-protected-resource", "/p", of(None)),
+            ("/p/.well-known/oauth-protected-resource/mcp/a", "/p", of(Some(("/mcp/a", Some("a"))))),
+            ("/p/.well-known/oauth-protected-resource/p/mcp/a", "/p", of(Some(("/mcp/a", Some("a"))))),
+            ("/px/.well-known/oauth-protected-resource", "/p", None),
+            ("/.well-known/oauth-authorization-server", "", Some(Route::AuthorizationServerMetadata)),
+            ("/p/mcp", "/p", Some(Route::Streamable { group: None, session: None })),
+            ("/mcp", "/p", Some(Route::Streamable { group: None, session: None })),
+            ("/p/p/mcp", "/p", None),
+            ("/p", "/p", None),
+        ] {
+            assert_eq!(Route::parse(path, public_path), route, "{path} {public_path}");
+        }
+    }
+
+    #[test]
+    fn a_token_names_the_address_without_session_and_message() {
+        for (path, public_path, resource) in [
+            ("/mcp", "", "/mcp"),
+            ("/mcp/", "", "/mcp/"),
+            ("/mcp/streamable", "", "/mcp/streamable"),
+            ("/mcp/a/http:1", "", "/mcp/a"),
+            ("/message", "", "/sse"),
+            ("/message/a", "", "/sse/a"),
+            ("/a/mcp/sse", "", "/a/mcp/sse"),
+            ("/p/mcp/a", "/p", "/mcp/a"),
+        ] {
+            let route = Route::parse(path, public_path).unwrap();
+            assert_eq!(route.resource_path(path, public_path), resource, "{path}");
         }
     }
 

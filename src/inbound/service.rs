@@ -3,32 +3,33 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ::http::header::CONTENT_LENGTH;
-use ::http::request::Parts;
-use ::http::{HeaderName, Method as Verb, Response};
+use ::http::header::{CONTENT_LENGTH, STRICT_TRANSPORT_SECURITY};
+use ::http::{HeaderMap, Method as Verb, Response};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::access_hook::logged;
+use super::admission::{Admission, ArrivedRequest};
 use super::body::ResponseContent;
+use super::connection::ClientConnection;
 use super::respond::{Rejection, refused_connection};
-use super::{ACCEPT_DRAIN_TIME, Admission, Inbound, ListenerRole, RequestTag};
+use super::{ACCEPT_DRAIN_TIME, Inbound, ListenerRole, request_id};
+use crate::access_log::AccessGuard;
 use crate::failure::QuotaReached;
-use crate::http::codec::{HeadRules, RequestError};
+use crate::http::codec::{HeadRules, RequestError, RequestHead};
 use crate::http::server::{self, HttpService, ReceivedBody, ServerSettings};
 use crate::policy::ScopedPermit;
 
 /// Serves one client connection.
 #[derive(Clone)]
-struct ClientService {
+pub(super) struct ClientService {
     inbound: Arc<Inbound>,
-    role: ListenerRole,
-    peer: SocketAddr,
+    connection: ClientConnection,
 }
 
 /// A request whose head was looked at.
-struct AdmittedRequest<'r> {
-    parts: &'r Parts,
-    tag: RequestTag,
+pub(super) struct AdmittedRequest<'r> {
+    request: ArrivedRequest<'r>,
     admission: Result<Admission<'r>, Rejection>,
     /// Share of the bytes in flight that the body has; taken before it is read.
     body_permit: Option<ScopedPermit<'r>>,
@@ -36,19 +37,18 @@ struct AdmittedRequest<'r> {
 
 /// Lower bound of the request head limit, whatever `header_bytes` says.
 const MIN_HEAD_LIMIT: usize = 8 << 10;
-/// Header names that MCP clients send with most requests.
-static FREQUENT_NAMES: [HeaderName; 6] = [
-    HeaderName::from_static("mcp-protocol-version"),
-    HeaderName::from_static("mcp-session-id"),
-    HeaderName::from_static("mcp-method"),
-    HeaderName::from_static("mcp-name"),
-    HeaderName::from_static("x-request-id"),
-    HeaderName::from_static("traceparent"),
-];
 
 /// Serves a connection until it closes.
 pub(super) async fn serve_connection(inbound: Arc<Inbound>, role: ListenerRole, stream: TcpStream, peer: SocketAddr) {
-    let service = ClientService { inbound, role, peer };
+    let served_port = stream.local_addr().ok().map(|address| address.port());
+    let connection = ClientConnection { role, peer, served_port, tls: None, last_credential: Arc::default() };
+    if role != ListenerRole::Operators
+        && let Some(tls) = inbound.tls.load_full()
+    {
+        // Boxed, because plain connections need not have room for it.
+        return Box::pin(inbound.serve_tls(tls, connection, stream)).await;
+    }
+    let service = ClientService { inbound, connection };
     if let Err(error) = server::serve(service, stream, ACCEPT_DRAIN_TIME).await {
         tracing::debug!(%peer, %error, "client connection failed");
     }
@@ -63,11 +63,32 @@ pub(super) async fn refuse_connection(stream: TcpStream, reached: QuotaReached, 
 }
 
 impl ClientService {
+    pub(super) fn new(inbound: Arc<Inbound>, connection: ClientConnection) -> Self {
+        Self { inbound, connection }
+    }
+
     /// The size of a request body as its head tells it; the limit where it does not.
-    fn announced_body(&self, parts: &Parts) -> usize {
+    fn announced_body(&self, head: &RequestHead) -> usize {
         let limit = self.inbound.settings().limits.body_bytes;
-        let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let length = head.headers.get(CONTENT_LENGTH).and_then(|length| str::from_utf8(length).ok()?.parse().ok());
         length.map_or(limit, |length: usize| length.min(limit))
+    }
+
+    /// Records what was decided, and takes the share of the bytes in flight for the body of a call that was admitted.
+    fn with_body_permit<'r>(
+        &'r self,
+        request: ArrivedRequest<'r>,
+        mut admission: Result<Admission<'r>, Rejection>,
+    ) -> AdmittedRequest<'r> {
+        let mut body_permit = None;
+        self.inbound.record_admission(&request, &mut admission);
+        if matches!(admission, Ok(Admission::Call(..))) && request.head.verb == Verb::POST {
+            match self.inbound.sessions.quotas().body_bytes.acquire_scoped(self.announced_body(request.head)) {
+                Ok(permit) => body_permit = Some(permit),
+                Err(reached) => admission = Err(Rejection::QuotaReached(reached)),
+            }
+        }
+        AdmittedRequest { request, admission, body_permit }
     }
 }
 
@@ -81,7 +102,6 @@ impl HttpService for ClientService {
             head: HeadRules {
                 max_headers: settings.limits.header_count,
                 max_bytes: settings.limits.header_bytes.max(MIN_HEAD_LIMIT),
-                frequent_names: &FREQUENT_NAMES,
             },
             max_body_bytes: settings.limits.body_bytes,
             header_timeout: settings.header_timeout,
@@ -92,17 +112,26 @@ impl HttpService for ClientService {
         }
     }
 
-    fn admit<'r>(&'r self, parts: &'r mut Parts) -> AdmittedRequest<'r> {
-        let tag = self.inbound.tag_request(&mut parts.headers);
-        let mut admission = self.inbound.admit(parts, &tag, self.role, self.peer);
-        let mut body_permit = None;
-        if matches!(admission, Ok(Admission::Call(..))) && parts.method == Verb::POST {
-            match self.inbound.sessions.quotas().body_bytes.acquire_scoped(self.announced_body(parts)) {
-                Ok(permit) => body_permit = Some(permit),
-                Err(reached) => admission = Err(Rejection::QuotaReached(reached)),
+    fn admit<'r>(&'r self, head: &'r RequestHead) -> AdmittedRequest<'r> {
+        let request_id = request_id::of(&head.headers);
+        let access = self.inbound.begin_access(head, &request_id);
+        let request = ArrivedRequest { head, request_id, connection: &self.connection, access };
+        let admission = self.inbound.admit(&request);
+        self.with_body_permit(request, admission)
+    }
+
+    fn is_undecided(request: &AdmittedRequest<'_>) -> bool {
+        matches!(request.admission, Ok(Admission::Undecided(..)))
+    }
+
+    async fn complete<'r>(&'r self, undecided: AdmittedRequest<'r>) -> AdmittedRequest<'r> {
+        match undecided {
+            AdmittedRequest { request, admission: Ok(Admission::Undecided(route, token)), .. } => {
+                let admission = self.inbound.validate_token(&request, (route, token)).await;
+                self.with_body_permit(request, admission)
             }
+            decided => decided,
         }
-        AdmittedRequest { parts, tag, admission, body_permit }
     }
 
     fn wants_body(request: &AdmittedRequest<'_>) -> bool {
@@ -114,22 +143,31 @@ impl HttpService for ClientService {
         request: AdmittedRequest<'r>,
         body: ReceivedBody,
     ) -> impl Future<Output = Response<ResponseContent>> + Send + 'r {
-        let AdmittedRequest { parts, tag, admission, mut body_permit } = request;
+        let AdmittedRequest { request, admission, mut body_permit } = request;
         if let Some(permit) = &mut body_permit {
             permit.shrink_to(body.as_ref().map_or(0, |body| body.len()));
         }
-        async move {
-            let _permit = body_permit;
-            self.inbound.respond(parts, tag, admission, body).await
+        let access = AccessGuard::new(request.access.as_ref());
+        if let (Some(record), Ok(body)) = (access.record(), &body) {
+            record.note_received(body.len());
         }
+        async move { logged(self.inbound.respond(request, admission, body, body_permit).await, access) }
     }
 
     fn reject_head(&self, error: RequestError) -> Response<ResponseContent> {
-        Rejection::from(error).respond()
+        let response = Rejection::from(error).respond();
+        self.inbound.log_unreadable_head(response.status().as_u16());
+        response
+    }
+
+    fn decorate(&self, headers: &mut HeaderMap) {
+        if let Some(hsts) = self.connection.tls.as_ref().and_then(|tls| tls.hsts.clone()) {
+            headers.insert(STRICT_TRANSPORT_SECURITY, hsts);
+        }
     }
 
     fn draining(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (inbound, role) = (Arc::clone(&self.inbound), self.role);
+        let (inbound, role) = (Arc::clone(&self.inbound), self.connection.role);
         async move {
             tokio::select! {
                 () = inbound.shutdown.closing().cancelled() => {}

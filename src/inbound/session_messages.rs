@@ -1,18 +1,21 @@
 //! Handles messages of handshake-era sessions, the same for every transport.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Inbound;
 use super::response_encoder::ReplyEncoder;
-use crate::call::{Answer, Call, Caller, ClientInfo, ClientSink, Replies, Reply};
+use crate::access_log::AccessEnd;
+use crate::call::{Answer, AnswerDelivery, Call, Caller, ClientInfo, ClientSink, Replies, Reply};
 use crate::dialect::classify::method_not_found;
-use crate::dialect::{Era, has_method, meta, negotiate, to_client};
+use crate::dialect::{Era, Revision, has_method, meta, negotiate, to_client};
 use crate::failure::QuotaReached;
 use crate::gateway::Group;
-use crate::policy::{CallerPermit, Permit, QuotaKey};
+use crate::identity::Identity;
+use crate::policy::{AdmittedShare, CallerPermit, LimitExcess, LimitedRequest, NotAdmitted, Permit, QuotaKey};
 use crate::protocol::method::MethodRoute;
 use crate::protocol::{
     ErrorObject, Id, Key, Level, Message, Method, Notification, NotificationMethod, Payload, Raw, Request, code,
@@ -60,26 +63,28 @@ fn needed_client_info(info: &Raw) -> Raw {
     members.fold(nothing.edit(), |needed, (key, value)| needed.set(key, value)).finish()
 }
 
-/// Checks that a `subscriptions/listen` call names no more resources than a session may subscribe to.
+/// Checks that a `subscriptions/listen` call names no more resources, and no more tasks, than a session may subscribe to.
 pub(super) fn check_listen(inbound: &Inbound, call: &Call) -> Result<(), ErrorObject> {
     if call.method != Method::Listen {
         return Ok(());
     }
-    let uris = call.params.as_ref().and_then(|params| params.at(&["notifications", "resourceSubscriptions"]));
     let limit = inbound.sessions.settings().max_subscriptions;
-    match uris.is_some_and(|uris| uris.items().len() > limit) {
-        true => Err(invalid_params(&format!(
-            "`notifications.resourceSubscriptions` may name {limit} resources; listen to fewer"
-        ))),
-        false => Ok(()),
+    for (key, what) in [("resourceSubscriptions", "resources"), ("taskIds", "tasks")] {
+        let names = call.params.as_ref().and_then(|params| params.at(&["notifications", key]));
+        if names.is_some_and(|names| names.items().len() > limit) {
+            let why = format!("`notifications.{key}` may name {limit} {what}; listen to fewer");
+            return Err(invalid_params(&why));
+        }
     }
+    Ok(())
 }
 
 /// Registers a call and takes its share of the quotas, before anything is sent for it.
 pub(super) fn begin_call(inbound: &Inbound, session: &Arc<Session>, id: Id) -> Result<BegunCall, BeginCallError> {
     let permit = inbound.sessions.quotas().calls.acquire(1).map_err(BeginCallError::QuotaReached)?;
     let guard = session.begin_call(id)?;
-    Ok((guard, InFlightCall { tracked: inbound.shutdown.track_call(), _permit: permit, _listen: None }))
+    let tracked = inbound.shutdown.track_call();
+    Ok((guard, InFlightCall { tracked, _permit: permit, _listen: None, _share: None }))
 }
 
 /// Whether a request may do something at a server, so that it must have its share of the quotas first. Others are
@@ -87,6 +92,43 @@ pub(super) fn begin_call(inbound: &Inbound, session: &Arc<Session>, id: Id) -> R
 pub(super) fn may_run_upstream(method: &Method) -> bool {
     !matches!(method, Method::Ping | Method::Initialize | Method::SetLevel)
         && !matches!(method.route(), MethodRoute::List)
+}
+
+/// Takes the share of a request in the limits that count requests. `resumes` says whether it goes on with a call that is in
+/// flight already.
+///
+/// # Errors
+/// The time after which there may be room.
+pub(super) async fn admit_request(
+    inbound: &Inbound,
+    caller: &Caller,
+    (group, method): (&Group, &Method),
+    resumes: impl FnOnce() -> bool,
+) -> Result<AdmittedShare, Duration> {
+    let limits = inbound.gateway.rate_limits();
+    if !limits.counts_requests() {
+        return Ok(None);
+    }
+    let asked = LimitedRequest { caller, group: group.name(), target: None, resumes: resumes() };
+    let admitted = match limits.try_admit(&asked, None) {
+        Err(NotAdmitted::StoreNeeded) => Box::pin(limits.admit(&asked, None)).await,
+        Err(NotAdmitted::Exceeded(exceeded)) => Err(exceeded),
+        Ok(share) => Ok(share),
+    };
+    admitted.map_err(|exceeded| {
+        group.record_limited_request(caller, method, &exceeded.limit);
+        match exceeded.excess {
+            LimitExcess::Rate(wait) => wait,
+            LimitExcess::ArgumentBytes(_) => Duration::ZERO,
+        }
+    })
+}
+
+/// Gives back what a call took of the rate limits that is refused for another reason.
+pub(super) fn give_back_share(call: &Call) {
+    if let Some(limits) = &call.limits {
+        limits.give_back();
+    }
 }
 
 /// Copies a slice of the request body, so that the session does not keep the whole body alive.
@@ -107,7 +149,7 @@ pub(super) fn handle_request(
     session: &Arc<Session>,
     group: &Arc<Group>,
     request: &Request,
-    caller: &Arc<Caller>,
+    (caller, share, delivery): (&Arc<Caller>, AdmittedShare, AnswerDelivery),
 ) -> Replies {
     let Some(client) = session.client() else {
         return match request.method {
@@ -119,6 +161,9 @@ pub(super) fn handle_request(
         return method_not_found(&request.method).into();
     }
     inbound.mark_initialized(session);
+    if !Arc::ptr_eq(session.identity(), &caller.identity) {
+        note_identity(session, group, &caller.identity);
+    }
     let params = request.params.as_ref();
     let checked = match &request.method {
         Method::Initialize => {
@@ -140,7 +185,19 @@ pub(super) fn handle_request(
         level: session.level(),
         progress_token: meta::progress_token(params),
         sink: Some(Arc::clone(session) as Arc<dyn ClientSink>),
+        limits: share,
+        delivery,
     })
+}
+
+/// Tells the client which lists it sees otherwise since its credential says something else: a new token with other roles,
+/// for example.
+pub(super) fn note_identity(session: &Session, group: &Group, identity: &Arc<Identity>) {
+    let Some(before) = session.replace_identity(identity) else { return };
+    let revision = session.client().map_or(Revision::NEWEST_HANDSHAKE, |client| client.revision);
+    for change in group.lists_that_differ(revision, &before, identity) {
+        session.notify(change.notification());
+    }
 }
 
 fn set_level(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject> {
@@ -184,7 +241,9 @@ pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Grou
                 tracing::debug!(session = %session.id().log_tag(), "response matches no server request");
             }
         }
-        Message::Notification(notification) => group.forward_notification(session.as_ref(), &notification),
+        Message::Notification(notification) => {
+            group.forward_notification(session.as_ref(), &session.latest_identity(), &notification);
+        }
         Message::Request(_) => {}
     }
 }
@@ -212,6 +271,8 @@ pub(super) struct InFlightCall {
     _permit: Permit,
     /// The shares that only `subscriptions/listen` has.
     _listen: Option<CallerPermit>,
+    /// The share in the rate limits.
+    _share: AdmittedShare,
 }
 
 impl InFlightCall {
@@ -222,12 +283,20 @@ impl InFlightCall {
     pub(super) fn begin(inbound: &Inbound, call: &Call) -> Result<Self, QuotaReached> {
         let (quotas, shutdown) = (inbound.sessions.quotas(), &inbound.shutdown);
         quotas.streams.check_room()?;
+        let share = call.limits.clone();
         if call.method != Method::Listen {
-            return Ok(Self { _permit: quotas.calls.acquire(1)?, _listen: None, tracked: shutdown.track_call() });
+            let (permit, tracked) = (quotas.calls.acquire(1)?, shutdown.track_call());
+            return Ok(Self { _permit: permit, _listen: None, tracked, _share: share });
         }
         // A shutdown does not wait for these to end by themselves; it ends them with a final result.
         let own = QuotaKey::of(&call.caller).map(|key| quotas.listens_per_caller.acquire(key)).transpose()?;
-        Ok(Self { _permit: quotas.listens.acquire(1)?, _listen: own, tracked: shutdown.track_listen() })
+        let (permit, tracked) = (quotas.listens.acquire(1)?, shutdown.track_listen());
+        Ok(Self { _permit: permit, _listen: own, tracked, _share: share })
+    }
+
+    /// Keeps the share of the request in the rate limits until the call has ended.
+    pub(super) fn keep_share(&mut self, share: AdmittedShare) {
+        self._share = share;
     }
 }
 
@@ -244,6 +313,8 @@ impl RunningCall {
                 }
                 false
             }
+            // Nobody reads the result.
+            Reply::Piece(_) if stream == StreamTarget::Discard => false,
             reply => {
                 let last = matches!(reply, Reply::End(_));
                 match self.encoder.encode(reply) {
@@ -263,7 +334,12 @@ impl RunningCall {
         loop {
             let reply = tokio::select! {
                 biased;
-                () = self.guard.cancelled() => return false,
+                () = self.guard.cancelled() => {
+                    if let Some(access) = &self.encoder.access {
+                        access.note_end(AccessEnd::Cancelled);
+                    }
+                    return false;
+                }
                 reply = self.replies.next() => reply,
             };
             let Some(reply) = reply else { return true };

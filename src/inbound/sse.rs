@@ -8,16 +8,19 @@ use std::sync::Arc;
 use http::Response;
 
 use super::Inbound;
+use super::access_hook::{note_client, note_message};
 use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, accepts, is_json};
-use super::http::RequestContext;
+use super::http::{RequestContext, StreamKind};
 use super::respond::{self, GivenSessionId, Rejection, quota_error};
 use super::response_encoder::ReplyEncoder;
 use super::route::query_parameter;
 use super::session_messages::{self, RunningCall};
-use crate::call::{Caller, ClientInfo};
+use crate::access_log::{AccessEnd, AccessRecord};
+use crate::call::{AnswerDelivery, Caller, ClientInfo};
 use crate::dialect::classify;
-use crate::gateway::Group;
+use crate::gateway::{Group, over_rate_limit};
+use crate::http::codec::HeaderFields;
 use crate::http::server::ReceivedBody;
 use crate::http::sse;
 use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code};
@@ -31,7 +34,7 @@ pub(super) async fn open_stream(
     if context.inbound.shutdown.is_draining() {
         return Err(Rejection::ShuttingDown);
     }
-    if !accepts(&context.parts.headers, EVENT_STREAM) {
+    if !accepts(&context.head.headers, EVENT_STREAM) {
         return Err(Rejection::NotAcceptable(EVENT_STREAM));
     }
     let inbound = context.inbound;
@@ -42,11 +45,13 @@ pub(super) async fn open_stream(
     let close_guard =
         CloseSessionOnDrop { sessions: Arc::clone(&inbound.sessions), session: Some(Arc::clone(&session)) };
     inbound.persist_new(&session).await?;
+    inbound.record_session(&context.caller, &session);
     let endpoint_event = sse::endpoint(&format!("{path}?sessionId={}", session.id()));
     Ok(respond::event_stream(EventStreamBody::for_single_stream(
         reader,
         endpoint_event,
         close_guard,
+        context.stream_end(StreamKind::Listening),
         inbound.settings().sse_heartbeat,
     )))
 }
@@ -65,7 +70,7 @@ pub(super) async fn post_message(
             return Err(rejection);
         }
     };
-    if !is_json(&context.parts.headers) {
+    if !is_json(&context.head.headers) {
         return Err(Rejection::NotJson);
     }
     let body = context.inbound.check_body(body)?;
@@ -77,6 +82,8 @@ pub(super) async fn post_message(
             session.deliver(StreamTarget::Listening, wrong_transport_error(&message)).await;
         }
         Incoming::One(message) => {
+            note_message(context.caller.access.as_ref(), &message);
+            note_client(context.caller.access.as_ref(), session.client());
             if !handle_message(context.inbound, &context.group, &session, message, &context.caller).await {
                 return Err(Rejection::SessionNotFound(GivenSessionId(session.id().to_string())));
             }
@@ -100,7 +107,7 @@ pub(super) async fn post_message(
 
 /// Whether a message is of the per-request era, which this transport does not serve.
 fn is_per_request(message: &Message) -> bool {
-    matches!(classify::classify(message, &http::HeaderMap::new()), Ok(classify::MessageClass::PerRequest(_)))
+    matches!(classify::classify(message, &HeaderFields::default()), Ok(classify::MessageClass::PerRequest(_)))
 }
 
 /// Error that points a per-request client to Streamable HTTP.
@@ -120,7 +127,7 @@ async fn find_session(context: &RequestContext<'_>) -> Result<Arc<Session>, Reje
 
 /// The session id in the query, in either spelling.
 pub(super) fn session_parameter<'v>(context: &'v RequestContext<'_>) -> Option<Cow<'v, str>> {
-    let uri = &context.parts.uri;
+    let uri = &context.head.uri;
     query_parameter(uri.query(), "sessionId").or_else(|| query_parameter(uri.query(), "session_id"))
 }
 
@@ -135,6 +142,15 @@ pub(super) async fn handle_message(
 ) -> bool {
     match message {
         Message::Request(request) if request.method == Method::Initialize && session.client().is_none() => {
+            let share = match session_messages::admit_request(inbound, caller, (group, &request.method), || false).await
+            {
+                Ok(share) => share,
+                Err(wait) => {
+                    let response = protocol::Response::new(Some(request.id), Err(over_rate_limit(wait)));
+                    session.deliver(StreamTarget::Listening, response.encode()).await;
+                    return true;
+                }
+            };
             let outcome = match session_messages::parse_initialize(
                 request.params.as_deref(),
                 inbound.settings().limits.initialize_bytes,
@@ -147,7 +163,14 @@ pub(super) async fn handle_message(
                 }
                 Err(error) => Err(error),
             };
-            session.deliver(StreamTarget::Listening, protocol::Response::new(Some(request.id), outcome).encode()).await;
+            let error = outcome.as_ref().err().map(ErrorObject::code);
+            let response = protocol::Response::new(Some(request.id), outcome).encode();
+            if let Some(access) = &caller.access {
+                note_client(caller.access.as_ref(), session.client());
+                access.note_reply(response.len(), error);
+            }
+            session.deliver(StreamTarget::Listening, response).await;
+            drop(share);
         }
         Message::Request(request) => return answer_request(inbound, group, session, &request, caller).await,
         message => session_messages::on_message(inbound, session, group, message),
@@ -162,14 +185,20 @@ async fn answer_request(
     request: &Request,
     caller: &Arc<Caller>,
 ) -> bool {
-    let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
-    let encoder =
-        ReplyEncoder { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };
+    let encoder = ReplyEncoder::in_session(session, request, group, caller);
     let begin = || session_messages::begin_call(inbound, session, request.id.clone()).map(Some);
     let runs_upstream = session_messages::may_run_upstream(&request.method);
     let mut begun = if runs_upstream { begin() } else { Ok(None) };
     if begun.is_ok() {
-        let mut replies = session_messages::handle_request(inbound, session, group, request, caller);
+        let share = match session_messages::admit_request(inbound, caller, (group, &request.method), || false).await {
+            Ok(share) => share,
+            Err(wait) => {
+                session.deliver(StreamTarget::Listening, encoder.encode_outcome(Err(over_rate_limit(wait)))).await;
+                return true;
+            }
+        };
+        let by = (caller, share.clone(), AnswerDelivery::Whole);
+        let mut replies = session_messages::handle_request(inbound, session, group, request, by);
         if let Some(answer) = replies.take_ready() {
             session.deliver(StreamTarget::Listening, encoder.response(answer)).await;
             return true;
@@ -177,9 +206,16 @@ async fn answer_request(
         if !runs_upstream {
             begun = begin();
         }
-        if let Ok(Some((guard, in_flight))) = begun {
+        if let Ok(Some((guard, mut in_flight))) = begun {
+            in_flight.keep_share(share);
             let call = RunningCall { guard, replies, encoder, in_flight };
-            tokio::spawn(call.run_and_close_stream(StreamTarget::Listening));
+            let mut access = caller.access.as_ref().map(AccessRecord::defer);
+            tokio::spawn(async move {
+                call.run_and_close_stream(StreamTarget::Listening).await;
+                if let Some(access) = &mut access {
+                    access.finish(AccessEnd::Answered);
+                }
+            });
             return true;
         }
     }

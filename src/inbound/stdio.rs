@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
 use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 
+use super::access_hook::{note_client, note_message};
 use super::respond::quota_error;
 use super::response_encoder::ReplyEncoder;
-use super::session_messages::{InFlightCall, RunningCall, check_listen};
+use super::session_messages::{InFlightCall, RunningCall, admit_request, check_listen, give_back_share};
 use super::{Inbound, per_request, sse};
+use crate::access_log::{AccessEnd, AccessGuard, AccessRecord};
 use crate::call::Caller;
 use crate::dialect::classify::{self, MessageClass, RequestMeta};
-use crate::gateway::Group;
+use crate::gateway::{Group, over_rate_limit};
+use crate::http::codec::HeaderFields;
+use crate::identity::Identity;
 use crate::ndjson::{LineReader, TextLine, to_single_line};
 use crate::protocol::{
     ErrorObject, Id, Incoming, Invalid, Message, Method, Notification, NotificationMethod, Raw, Request, Response, code,
@@ -41,6 +44,8 @@ struct StdioConnection {
     session: Arc<Session>,
     caller: Arc<Caller>,
     era: StdioEra,
+    /// The caller of the message that is being handled: with its record in the access log, where there is one.
+    current: Arc<Caller>,
 }
 
 /// Serves a client until its input ends or a shutdown begins, then waits for running calls.
@@ -52,14 +57,17 @@ where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let caller = Arc::new(Caller { principal: "local".into(), peer: None, headers: HeaderMap::new() });
-    let owner = SessionOwner { principal: caller.principal.clone(), group: Arc::clone(group.name()), quota_key: None };
+    let caller = Arc::new(Caller::local(Identity::local()));
+    let owner =
+        SessionOwner { identity: Arc::clone(&caller.identity), group: Arc::clone(group.name()), quota_key: None };
     let opened = inbound.sessions.open_single(SessionTransport::Stdio, owner);
     let (session, reader) = opened.map_err(|_| std::io::Error::other("session limit reached"))?;
+    inbound.record_session(&caller, &session);
     let mut writer = tokio::spawn(write_lines(reader, output));
     let draining = inbound.shutdown.draining().clone();
     let mut lines = LineReader::new(input, inbound.settings().limits.body_bytes);
-    let mut connection = StdioConnection { inbound, group, session, caller, era: StdioEra::Undecided };
+    let current = Arc::clone(&caller);
+    let mut connection = StdioConnection { inbound, group, session, caller, era: StdioEra::Undecided, current };
     let mut written = None;
     let read = tokio::select! {
         read = connection.read_lines(&mut lines) => read,
@@ -116,8 +124,8 @@ impl StdioConnection {
             return self.send_response(Invalid::request(None, why).response()).await;
         }
         match Incoming::parse(text, limits.batch_length) {
-            Ok(Incoming::One(message)) => self.handle_message(message).await,
-            Ok(Incoming::Batch(items)) => self.handle_batch(items).await,
+            Ok(Incoming::One(message)) => self.handle_logged(message, text.len()).await,
+            Ok(Incoming::Batch(items)) => self.handle_batch(items, text.len()).await,
             // No request id could be read, so there is nobody to answer: log it and go on.
             Err(invalid) if invalid.code == code::PARSE_ERROR => {
                 tracing::warn!(why = %invalid.reason, "input line is not JSON; skipped");
@@ -126,21 +134,37 @@ impl StdioConnection {
         }
     }
 
-    async fn handle_batch(&mut self, items: Vec<Result<Message, Invalid>>) {
+    async fn handle_batch(&mut self, items: Vec<Result<Message, Invalid>>, bytes: usize) {
         if !self.session.client().is_some_and(|client| client.revision.allows_batches()) {
             let why = "batches exist in connections of 2025-03-26 only";
             return self.send_response(Invalid::request(None, why).response()).await;
         }
         for item in items {
             match item {
-                Ok(message) => self.handle_message(message).await,
+                Ok(message) => self.handle_logged(message, bytes).await,
                 Err(invalid) => self.send_response(invalid.response()).await,
             }
         }
     }
 
+    /// Handles a message; a request has its line in the access log.
+    async fn handle_logged(&mut self, message: Message, bytes: usize) {
+        let record = if matches!(message, Message::Request(_)) { self.inbound.access_log.begin() } else { None };
+        let Some(record) = record else { return self.handle_message(message).await };
+        record.count_replies();
+        record.note_identity(&self.caller.identity);
+        record.note_received(bytes);
+        note_message(Some(&record), &message);
+        note_client(Some(&record), self.session.client());
+        let mut access = AccessGuard::new(Some(&record));
+        self.current = Arc::new(Caller { access: Some(record), ..(*self.caller).clone() });
+        self.handle_message(message).await;
+        self.current = Arc::clone(&self.caller);
+        access.finish(AccessEnd::Answered);
+    }
+
     async fn handle_message(&mut self, message: Message) {
-        let path = match classify::classify(&message, &HeaderMap::new()) {
+        let path = match classify::classify(&message, &HeaderFields::default()) {
             Ok(path) => path,
             Err(refused) => return self.send_response(Response::new(refused.id, Err(refused.error))).await,
         };
@@ -159,7 +183,7 @@ impl StdioConnection {
                 if matches!(message, Message::Request(_)) {
                     self.era = StdioEra::Handshake;
                 }
-                sse::handle_message(&self.inbound, &self.group, &self.session, message, &self.caller).await;
+                sse::handle_message(&self.inbound, &self.group, &self.session, message, &self.current).await;
             }
         }
     }
@@ -188,15 +212,22 @@ impl StdioConnection {
             self.era = StdioEra::PerRequest;
         }
         let is_listen = request.method == Method::Listen;
-        let call = per_request::into_call(request, checked, Arc::clone(&self.caller));
+        let mut call = per_request::into_call(request, checked, Arc::clone(&self.current));
+        note_client(call.caller.access.as_ref(), Some(&call.client));
         if let Err(error) = check_listen(&self.inbound, &call) {
             return self.send_response(Response::new(Some(call.id), Err(error))).await;
+        }
+        let resumes = || self.group.parked_on(&call).is_some();
+        match admit_request(&self.inbound, &self.current, (&self.group, &call.method), resumes).await {
+            Ok(share) => call.limits = share,
+            Err(wait) => return self.send_response(Response::new(Some(call.id), Err(over_rate_limit(wait)))).await,
         }
         let begun = InFlightCall::begin(&self.inbound, &call).map_err(BeginCallError::QuotaReached);
         let begun = begun.and_then(|in_flight| Ok((self.session.begin_call(call.id.clone())?, in_flight)));
         let (guard, in_flight) = match begun {
             Ok(begun) => begun,
             Err(BeginCallError::QuotaReached(reached)) => {
+                give_back_share(&call);
                 return self.send_response(Response::new(Some(call.id), Err(quota_error(reached)))).await;
             }
             Err(not_begun) => {
@@ -205,18 +236,14 @@ impl StdioConnection {
             }
         };
         let replies = self.group.handle(&call);
-        let encoder = ReplyEncoder {
-            id: call.id,
-            method: call.method,
-            revision: call.client.revision,
-            group: Arc::clone(&self.group),
-        };
+        let encoder = ReplyEncoder::of_call(call, &self.group);
         let mut running = RunningCall { guard, replies, encoder, in_flight };
         if let Some(answer) = running.replies.take_ready() {
             running.send(StreamTarget::Listening, crate::call::Reply::End(answer)).await;
             return;
         }
         let session = Arc::clone(&self.session);
+        let mut access = self.current.access.as_ref().map(AccessRecord::defer);
         tokio::spawn(async move {
             let id = running.encoder.id.clone();
             let _in_flight = running.in_flight.tracked.clone();
@@ -225,11 +252,19 @@ impl StdioConnection {
                 // On a shared pipe the client also needs an explicit end of the subscription.
                 session.deliver(StreamTarget::Listening, Notification::cancelled(&id).encode()).await;
             }
+            if let Some(access) = &mut access {
+                access.finish(AccessEnd::Answered);
+            }
         });
     }
 
     async fn send_response(&self, response: Response) {
-        self.session.deliver(StreamTarget::Listening, response.encode()).await;
+        let error = response.outcome.as_ref().err().map(ErrorObject::code);
+        let encoded = response.encode();
+        if let Some(access) = &self.current.access {
+            access.note_reply(encoded.len(), error);
+        }
+        self.session.deliver(StreamTarget::Listening, encoded).await;
     }
 
     /// Waits for running calls, at most the shutdown timeout, then closes the session so that the writer ends.

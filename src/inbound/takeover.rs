@@ -48,7 +48,7 @@ impl RequestContext<'_> {
             if !cluster.holds_lease() {
                 return Err(Rejection::StoreUnavailable);
             }
-            if let Some(session) = self.inbound.sessions.find(id, &self.caller.principal, self.group.name()) {
+            if let Some(session) = self.inbound.sessions.find(id, self.caller.id(), self.group.name()) {
                 return Ok(Some(session));
             }
             let Some((owner, record)) = self.load_unowned(cluster, key).await? else { return Ok(None) };
@@ -94,8 +94,8 @@ impl RequestContext<'_> {
             return Ok(None);
         }
         let Some(stored) = cluster.store().load(key).await? else { return Ok(None) };
-        let Some(record) = SessionRecord::decode(&stored.record) else { return Ok(None) };
-        if *record.principal != *self.caller.principal || *record.group != **self.group.name() {
+        let Some(record) = SessionRecord::decode(&stored) else { return Ok(None) };
+        if record.identity.caller_id != *self.caller.id() || *record.group != **self.group.name() {
             return Ok(None);
         }
         if let Some(owner) = stored.owner.as_ref().filter(|owner| **owner != *cluster.node())
@@ -126,7 +126,7 @@ impl RequestContext<'_> {
         }
         // The previous owner may have written between the first load and the claim.
         let Some(stored) = store.load(&key).await? else { return Ok(None) };
-        let record = SessionRecord::decode(&stored.record).unwrap_or(record);
+        let record = SessionRecord::decode(&stored).unwrap_or(record);
         let events = store.read_events(&key).await?;
         cluster.cache_owner(&key, None);
         let session = match self.inbound.sessions.adopt(id, &record, events) {
@@ -148,7 +148,7 @@ impl RequestContext<'_> {
         let (session, group) = (Arc::clone(session), Arc::clone(&self.group));
         tokio::spawn(async move {
             group.wait_ready(Revision::NEWEST_HANDSHAKE).await;
-            session.notify_changed_lists(&group.view(Revision::NEWEST_HANDSHAKE).list_fingerprints());
+            session.notify_changed_lists(&group.list_fingerprints_of(&session.latest_identity()));
         });
     }
 }

@@ -1,0 +1,110 @@
+//! Tells the access log what requests are about and how they end.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Response};
+
+use super::Inbound;
+use super::body::ResponseContent;
+use crate::access_log::{AccessEnd, AccessGuard, AccessRecord};
+use crate::call::ClientInfo;
+use crate::gateway::request_target;
+use crate::http::codec::RequestHead;
+use crate::protocol::{Message, Method, Raw};
+
+/// Hexadecimal digits at the end of a session id.
+const SESSION_ID_DIGITS: usize = 32;
+
+impl Inbound {
+    /// The record of an HTTP request whose head has arrived; `None` where there is no access log.
+    #[inline]
+    pub(super) fn begin_access(&self, head: &RequestHead, request_id: &HeaderValue) -> Option<Arc<AccessRecord>> {
+        let record = self.access_log.begin()?;
+        let path = without_session_id(head.uri.path());
+        record.note_http(head.verb.as_str(), path, request_id.as_bytes(), head.headers.get("traceparent"));
+        Some(record)
+    }
+
+    /// The record of an HTTP request whose head cannot be read.
+    pub(super) fn log_unreadable_head(&self, status: u16) {
+        if let Some(record) = self.access_log.begin() {
+            record.note_status(status);
+            AccessGuard::new(Some(&record)).finish(AccessEnd::Answered);
+        }
+    }
+}
+
+/// Logs a response that is whole, or has the end of a streamed one logged.
+#[inline]
+pub(super) fn logged(mut response: Response<ResponseContent>, mut access: AccessGuard) -> Response<ResponseContent> {
+    let Some(record) = access.record() else { return response };
+    record.note_status(response.status().as_u16());
+    match response.body() {
+        ResponseContent::Empty => access.finish(AccessEnd::Answered),
+        ResponseContent::Full(bytes) => {
+            record.note_sent(bytes.len());
+            access.finish(AccessEnd::Answered);
+        }
+        _ => {
+            let content = std::mem::replace(response.body_mut(), ResponseContent::Empty);
+            *response.body_mut() = ResponseContent::Logged(Box::new((content, access)));
+        }
+    }
+    response
+}
+
+/// Notes the method of a message, and what it is about.
+pub(super) fn note_message(access: Option<&Arc<AccessRecord>>, message: &Message) {
+    let Some(record) = access else { return };
+    match message {
+        Message::Request(request) => {
+            let target = match &request.method {
+                Method::Other(_) => None,
+                method => request_target(method, request.params.as_ref()),
+            };
+            record.note_message(request.method.as_str(), target.as_deref());
+        }
+        Message::Notification(notification) => record.note_message(notification.method.as_str(), None),
+        Message::Response(_) => record.note_message("response", None),
+    }
+}
+
+/// Notes the program of the client.
+pub(super) fn note_client(access: Option<&Arc<AccessRecord>>, client: Option<&Arc<ClientInfo>>) {
+    let (Some(record), Some(info)) = (access, client.and_then(|client| client.info.as_ref())) else { return };
+    let (name, version) = (info.get("name"), info.get("version"));
+    if let Some(name) = name.as_ref().and_then(Raw::text) {
+        record.note_client(&name, version.as_ref().and_then(Raw::text).as_deref());
+    }
+}
+
+/// A path without the session id that it may end with.
+fn without_session_id(path: &str) -> &str {
+    let trimmed = path.trim_end_matches('/');
+    let is_id = |tail: &[u8]| tail.iter().all(u8::is_ascii_hexdigit);
+    let tail = trimmed.len().checked_sub(SESSION_ID_DIGITS).map(|start| &trimmed.as_bytes()[start..]);
+    match (tail.is_some_and(is_id), trimmed.rfind('/')) {
+        (true, Some(slash)) => &trimmed[..slash],
+        _ => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_logged_without_its_session_id() {
+        let id = "0123456789abcdef0123456789ABCDEF";
+        for (path, logged) in [
+            ("/mcp".to_owned(), "/mcp"),
+            (format!("/mcp/research/http:{id}"), "/mcp/research"),
+            (format!("/mcp/research/http%3A{id}/"), "/mcp/research"),
+            (format!("/mcp/streamable/{id}"), "/mcp/streamable"),
+            (id.to_owned(), id),
+            (format!("/ä{}", &id[1..]), &*format!("/ä{}", &id[1..])),
+        ] {
+            assert_eq!(without_session_id(&path), logged);
+        }
+    }
+}
