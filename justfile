@@ -8,9 +8,15 @@ check:
 test:
     cargo test --locked
 
-# Soak test: three nodes under load with injected faults, for CLUSTER_SECONDS; CLUSTER_SEED makes it repeatable.
+# Soak test: three nodes under load with injected faults, for ten minutes or CLUSTER_SECONDS; CLUSTER_SEED makes it repeatable.
 soak:
-    cargo test --locked --test it cluster::soak -- --ignored --nocapture
+    CLUSTER_SECONDS="${CLUSTER_SECONDS:-600}" cargo test --locked --test it cluster::soak -- --nocapture
+
+# Known vulnerabilities of dependencies. Needs the advisory database from the network, so CI does not run it; licences,
+# duplicates and sources are checked by tests/dependencies.rs.
+advisories:
+    cargo deny --version || cargo install --locked cargo-deny@0.20.2
+    cargo deny check advisories
 
 # Gateway benchmark against nginx and other gateways, which are installed on first use.
 bench *options:
@@ -24,14 +30,18 @@ bench-serve *options:
 bench-cluster *options:
     cargo bench --bench cluster -- {{options}}
 
+# Memory and latency under hostile load, with and without limits; `--quick` for a tenth of it. Six minutes.
+hostile *options:
+    cargo bench --locked --profile guard --bench hostile -- {{options}}
+
 # Instruction counts per call against the committed figures; `--renew` rewrites them. Installs valgrind.
 instructions *options:
     cargo build --locked --profile guard --bin rialto
     cargo test --locked --test instructions -- --count {{options}}
 
-# Fuzzes by mutating the seeds: all targets or those named, FUZZ_SECONDS for each; FUZZ_SEED repeats a run.
+# Fuzzes by mutating the seeds, differently each time: all targets or those named, FUZZ_SECONDS for each; FUZZ_SEED repeats a run.
 fuzz *targets:
-    FUZZ_SECONDS="${FUZZ_SECONDS:-60}" cargo test --locked --test fuzz -- {{targets}}
+    FUZZ_SEED="${FUZZ_SEED:-clock}" FUZZ_SECONDS="${FUZZ_SECONDS:-60}" cargo test --locked --test fuzz -- {{targets}}
 
 # Runs one fuzz target under libFuzzer for a minute; needs nightly and cargo-fuzz.
 libfuzzer target:

@@ -11,19 +11,24 @@
 mod counted;
 #[path = "instructions/figures.rs"]
 mod figures;
+#[path = "instructions/guarded.rs"]
+mod guarded;
 mod hot;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use counted::CountingGateway;
 use figures::CommittedCounts;
-use hot::{Client, HotPathFixture, ROUTES};
+use hot::{Client, HotPathFixture, ROUTES, Route};
 
 /// Warm-up calls, which pay for one-time initialization.
 const WARM_UP_CALLS: u32 = 50;
 /// Measured calls; enough to average out periodic work.
 const MEASURED_CALLS: u32 = 200;
+/// The first routes are also counted with callers that are known.
+const GUARDED_ROUTES: usize = 2;
 /// Allowed increase over the committed count, in percent. Compilers differ, and libc picks some functions by processor
 /// features.
 const TOLERANCE_PERCENT: f64 = 10.0;
@@ -39,22 +44,34 @@ fn main() -> ExitCode {
     let renew = has("--renew");
     let program = guard_binary();
     let fixture = HotPathFixture::start(&program);
-    let mut gateway = CountingGateway::start(&program, &fixture);
     let mut committed_counts = CommittedCounts::read();
     let mut heavier = 0;
     println!("{:>12} {:>12} {:>8}  instructions of a call", "now", "committed", "");
-    for route in ROUTES {
-        let client = Client::open(gateway.address, route).calls(WARM_UP_CALLS);
-        gateway.take_count();
-        client.calls(MEASURED_CALLS);
-        let now = gateway.take_count() / u64::from(MEASURED_CALLS);
-        let committed = committed_counts.replace(route.name, now);
+    let mut compare = |name: &str, now: u64| {
+        let committed = committed_counts.replace(name, now);
         let change = committed.map(|committed| (now as f64 / committed as f64 - 1.0) * 100.0);
         let is_heavier = !renew && change.is_none_or(|change| change > TOLERANCE_PERCENT);
         heavier += usize::from(is_heavier);
         let shown = change.map_or_else(|| "new".to_owned(), |change| format!("{change:+.1}%"));
         let verdict = if is_heavier { "  TOO HEAVY" } else { "" };
-        println!("{now:>12} {:>12} {shown:>8}  {}{verdict}", committed.unwrap_or_default(), route.name);
+        println!("{now:>12} {:>12} {shown:>8}  {name}{verdict}", committed.unwrap_or_default());
+    };
+    let mut gateway = CountingGateway::start(&program, &fixture, &fixture.config());
+    for route in ROUTES {
+        compare(route.name, count_calls(&mut gateway, route, None));
+    }
+    drop(gateway);
+    let with_key = guarded::with_api_key(&program).expect("a key can be made");
+    let with_token = guarded::with_token_rules_and_limits(&fixture.file("keys.json")).expect("a token can be made");
+    for (name, config) in [("key.toml", with_key), ("token.toml", with_token)] {
+        let file = fixture.file(name);
+        let text = fs::read_to_string(fixture.config()).expect("the file can be read");
+        fs::write(&file, format!("{text}\n{}", config.lines)).expect("the file can be written");
+        let mut gateway = CountingGateway::start(&program, &fixture, &file);
+        for route in &ROUTES[..GUARDED_ROUTES] {
+            let now = count_calls(&mut gateway, *route, Some(&config.authorization));
+            compare(&format!("{}, {}", route.name, config.label), now);
+        }
     }
     if renew {
         committed_counts.write();
@@ -65,6 +82,14 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// Instructions of one call on a route.
+fn count_calls(gateway: &mut CountingGateway, route: Route, authorization: Option<&str>) -> u64 {
+    let client = Client::open(gateway.address, route, authorization).calls(WARM_UP_CALLS);
+    gateway.take_count();
+    client.calls(MEASURED_CALLS);
+    gateway.take_count() / u64::from(MEASURED_CALLS)
 }
 
 fn install_valgrind() {

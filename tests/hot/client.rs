@@ -22,8 +22,8 @@ const FIRST_ID: u32 = 100_000_000;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Client {
-    /// Connects, and opens a session in the handshake era.
-    pub fn open(address: SocketAddr, route: Route) -> Self {
+    /// Connects, and opens a session in the handshake era. `authorization` is the value of that header.
+    pub fn open(address: SocketAddr, route: Route, authorization: Option<&str>) -> Self {
         let stream = TcpStream::connect(address).expect("the gateway accepts connections");
         stream.set_nodelay(true).expect("socket options can be set");
         stream.set_read_timeout(Some(RESPONSE_TIMEOUT)).expect("socket options can be set");
@@ -34,6 +34,9 @@ impl Client {
             route.client.revision()
         );
         let mut client = Self { stream, route, head, id: FIRST_ID };
+        if let Some(value) = authorization {
+            client.head += &format!("Authorization: {value}\r\n");
+        }
         match route.client {
             Era::Handshake => client.initialize(),
             Era::PerRequest => client.head += &format!("Mcp-Method: {}\r\n", route.method()),

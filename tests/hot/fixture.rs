@@ -17,8 +17,11 @@ impl HotPathFixture {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hot-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("the folder can be created");
         let fixture = Self { folder };
-        fs::write(fixture.file("child.toml"), "[servers.elements]\nbuiltin = \"elements\"\n")
-            .expect("the file can be written");
+        fs::write(
+            fixture.file("child.toml"),
+            "log = { filter = \"warn\" }\n[servers.elements]\nbuiltin = \"elements\"\n",
+        )
+        .expect("the file can be written");
         let arguments = ["stdio", "--config", "child.toml"];
         let (older, newer) = (upstream::start(Era::Handshake), upstream::start(Era::PerRequest));
         let text = format!(

@@ -20,14 +20,16 @@ pub struct CountingGateway {
 }
 
 impl CountingGateway {
-    pub fn start(program: &Path, fixture: &HotPathFixture) -> Self {
+    pub fn start(program: &Path, fixture: &HotPathFixture, config: &Path) -> Self {
         let mut command = Command::new("valgrind");
-        let dump_prefix = fixture.file("callgrind");
+        let name = config.file_stem().expect("a file").to_string_lossy();
+        let dump_prefix = fixture.file(&format!("callgrind-{name}"));
         // The log of valgrind is printed only if the gateway does not start.
         let log = fixture.file("valgrind.log");
         command.args(["--tool=callgrind", "--quiet"]).arg(format!("--log-file={}", log.display()));
         command.arg(format!("--callgrind-out-file={}", dump_prefix.display()));
-        command.arg(program).args(["serve", "--workers", "1", "--config"]).arg(fixture.config());
+        // Without the access log, which is on where standard error is no terminal.
+        command.arg(program).args(["serve", "--workers", "1", "--log", "warn", "--config"]).arg(config);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RIALTO_")) {
             command.env_remove(name);
         }

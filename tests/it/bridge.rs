@@ -4,12 +4,14 @@
 //! docs/bridging.md shows the matrix and the limits, the README a summary.
 
 mod all_in_one_group;
+mod bridged_tasks;
 mod cancelled_server_requests;
 mod client;
 mod feature_checks;
 mod handlers;
 mod known_limits;
 mod observability;
+mod owned_tasks;
 mod parked_calls;
 mod reference_servers;
 mod scripted_server;

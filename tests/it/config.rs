@@ -223,7 +223,11 @@ fn deploy_examples_are_closed_by_default() {
         rialto::config::parse(&file.join("\n"), std::path::Path::new("rialto.toml"), format, &variable).unwrap();
     let settings = &loaded.config.settings;
     assert!(!settings.access.tokens.is_empty() && settings.admin.token.is_some() && settings.admin.listen.is_some());
-    assert_eq!(loaded.config.exposure_warnings(), Vec::<String>::new());
+    // The ingress ends TLS.
+    let warnings = loaded.config.exposure_warnings();
+    assert!(warnings.iter().all(|warning| warning.contains("in the clear unless a proxy")), "{warnings:?}");
+    let own_tls = rialto::config::parse(&read("tls.toml"), std::path::Path::new("tls.toml"), format, &variable);
+    assert_eq!(own_tls.unwrap().config.exposure_warnings(), Vec::<String>::new());
     assert!(!settings.access.hosts.iter().chain(&settings.access.origins).any(|allowed| allowed == "*"));
     let (services, _) = kubernetes.split_once("kind: StatefulSet").unwrap();
     assert!(

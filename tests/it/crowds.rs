@@ -32,7 +32,11 @@ async fn thousands_of_sessions_expire_together_and_a_stream_goes_on() {
     let sessions = &rialto.inbound.sessions;
     let kept = sessions.all().pop().unwrap();
     for _ in 0..SESSIONS {
-        let owner = SessionOwner { principal: "anybody".into(), group: "default".into(), quota_key: None };
+        let owner = SessionOwner {
+            identity: rialto::identity::Identity::anonymous().into(),
+            group: "default".into(),
+            quota_key: None,
+        };
         let client = Arc::clone(kept.client().unwrap());
         sessions.open(owner, client).unwrap();
     }

@@ -1,5 +1,6 @@
 //! The gateway as a process with its own config file: SDK clients, reload, admin listener, metrics, request ids.
 
+mod access_log;
 mod admin;
 mod filters;
 mod first_start;

@@ -2,7 +2,9 @@
 //! between upstreams.
 
 mod aggregation;
+mod caller_leases;
 mod catalog;
+mod header_mirrors;
 mod hostile_servers;
 mod isolation;
 mod legs;
@@ -10,8 +12,8 @@ mod listening;
 mod liveness;
 mod messages;
 mod ordering;
-mod places;
 mod reload;
+mod result_caching;
 mod sdk_servers;
 mod session_resumption;
 mod sessions;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rialto::app::{App, AppSettings};
+use rialto::app::{App, AppSettings, BoundApp, Reloader};
 use rialto::gateway::Group;
 use rialto::http::server::Http1Implementation;
 use rialto::http::sse::{SseDecoder, SseEvent};
@@ -37,6 +38,9 @@ pub enum HttpMode {
     /// HTTP/2 with prior knowledge.
     Http2,
 }
+
+/// HTTP/2 windows before any setting (RFC 9113, 6.9.2).
+const WINDOW_BYTES: u32 = 65_535;
 
 /// Environment variable that selects the [`HttpMode`] of a test process.
 pub const HTTP_MODE: &str = "RIALTO_TEST_HTTP";
@@ -130,7 +134,22 @@ impl Rialto {
             settings.inbound.http1 = Http1Implementation::Hyper;
         }
         change(&mut settings);
+        Self::run(App::bind(settings).await.unwrap())
+    }
+
+    /// A gateway with the configuration of a file, which it reads again when the file changes.
+    pub async fn from_file(file: &Path, change: impl FnOnce(&mut AppSettings)) -> Self {
+        let config = rialto::config::load(file, &|_| None).unwrap().config;
+        let mut settings = config.app_settings();
+        if HttpMode::current() == HttpMode::HyperHttp1 {
+            settings.inbound.http1 = Http1Implementation::Hyper;
+        }
+        change(&mut settings);
         let bound = App::bind(settings).await.unwrap();
+        Self::run(bound.with_reloader(Some(Reloader::new(file.to_owned(), config))))
+    }
+
+    fn run(bound: BoundApp) -> Self {
         let address = bound.address();
         let inbound = Arc::clone(bound.app().inbound());
         let (stop, stopped) = oneshot::channel();
@@ -281,7 +300,12 @@ impl HttpRequest {
         let io = TokioIo::new(stream);
         let (answering, connection): (BoxFuture<'_, _>, _) = match mode {
             HttpMode::Http2 => {
-                let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await;
+                // The windows of the specification: hyper's own hold megabytes of what a test does not read.
+                let handshake = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+                    .initial_stream_window_size(WINDOW_BYTES)
+                    .initial_connection_window_size(WINDOW_BYTES)
+                    .handshake(io)
+                    .await;
                 let (mut sender, connection) = handshake.unwrap();
                 let request = self.http2_request();
                 let answering = async move { sender.send_request(request).await };
@@ -498,10 +522,15 @@ impl<'r> Session<'r> {
 }
 
 /// Polls a condition every 5 ms; panics with `what` after [`TEST_TIMEOUT`].
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub async fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_with(what, holds, String::new).await;
+}
+
+/// Like [`until`]; the panic says the state as well.
+pub async fn until_with(what: &str, mut holds: impl FnMut() -> bool, state: impl Fn() -> String) {
     let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     while !holds() {
-        assert!(tokio::time::Instant::now() < deadline, "never: {what}");
+        assert!(tokio::time::Instant::now() < deadline, "never: {what} {}", state());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -14,44 +14,44 @@ const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// A client that writes raw bytes to a socket.
-struct RawClient {
+pub struct RawClient {
     stream: TcpStream,
     read: Vec<u8>,
 }
 
 /// A parsed response; a chunked body is decoded.
 #[derive(Debug)]
-struct RawResponse {
-    status: u16,
-    head: String,
-    body: String,
+pub struct RawResponse {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
 }
 
 impl RawClient {
-    async fn connect(rialto: &Rialto) -> Self {
+    pub async fn connect(rialto: &Rialto) -> Self {
         let stream = TcpStream::connect(rialto.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, read: Vec::new() }
     }
 
-    async fn connect_and_send(rialto: &Rialto, text: &str) -> Self {
+    pub async fn connect_and_send(rialto: &Rialto, text: &str) -> Self {
         let mut wire = Self::connect(rialto).await;
         wire.send_text(text).await;
         wire
     }
 
-    async fn send_text(&mut self, text: &str) {
+    pub async fn send_text(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
     /// Reads more bytes; false at end of file or after a connection reset.
-    async fn read_more(&mut self) -> bool {
+    pub async fn read_more(&mut self) -> bool {
         let read = tokio::time::timeout(TEST_TIMEOUT, self.stream.read_buf(&mut self.read)).await;
         read.expect("something in time").is_ok_and(|read| read > 0)
     }
 
     /// Reads up to and including a delimiter.
-    async fn read_through(&mut self, end: &str) -> String {
+    pub async fn read_through(&mut self, end: &str) -> String {
         loop {
             if let Some(at) = self.read.windows(end.len()).position(|window| window == end.as_bytes()) {
                 let rest = self.read.split_off(at + end.len());
@@ -61,7 +61,7 @@ impl RawClient {
         }
     }
 
-    async fn read_exactly(&mut self, length: usize) -> String {
+    pub async fn read_exactly(&mut self, length: usize) -> String {
         while self.read.len() < length {
             assert!(self.read_more().await, "only {:?}", String::from_utf8_lossy(&self.read));
         }
@@ -70,13 +70,13 @@ impl RawClient {
     }
 
     /// Reads until the server closes the connection.
-    async fn read_to_end(&mut self) -> String {
+    pub async fn read_to_end(&mut self) -> String {
         while self.read_more().await {}
         String::from_utf8(std::mem::take(&mut self.read)).unwrap()
     }
 
     /// Reads the next response; a response to HEAD has no body.
-    async fn response_to(&mut self, verb: &str) -> RawResponse {
+    pub async fn response_to(&mut self, verb: &str) -> RawResponse {
         let head = self.read_through("\r\n\r\n").await.to_ascii_lowercase();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         let mut answer = RawResponse { status, head, body: String::new() };
@@ -100,24 +100,24 @@ impl RawClient {
         answer
     }
 
-    async fn response(&mut self) -> RawResponse {
+    pub async fn response(&mut self) -> RawResponse {
         self.response_to("GET").await
     }
 
     /// Checks that the server closes the connection without further bytes.
-    async fn assert_closed(&mut self) {
+    pub async fn assert_closed(&mut self) {
         assert_eq!(self.read_to_end().await, "");
     }
 
     /// Checks that the connection serves another request.
-    async fn assert_keep_alive(&mut self) {
+    pub async fn assert_keep_alive(&mut self) {
         self.send_text(HEALTH).await;
         assert_eq!(self.response().await.body, "alive\n");
     }
 }
 
 impl RawResponse {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(other, _)| *other == name).map(|(_, value)| value)
     }

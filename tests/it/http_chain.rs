@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body_util::Full;
-use rialto::http::codec::{HeadRules, RequestError};
+use rialto::http::codec::{HeadRules, RequestError, RequestHead};
 use rialto::http::server::{self, Http1Implementation, HttpService, ReceivedBody, ServerSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -54,7 +53,7 @@ impl HttpService for RecordingService {
     fn settings(&self) -> ServerSettings {
         let timeout = Duration::from_secs(10);
         ServerSettings {
-            head: HeadRules { max_headers: 100, max_bytes: 64 << 10, frequent_names: &[] },
+            head: HeadRules { max_headers: 100, max_bytes: 64 << 10 },
             max_body_bytes: 1 << 20,
             header_timeout: timeout,
             body_timeout: timeout,
@@ -64,9 +63,9 @@ impl HttpService for RecordingService {
         }
     }
 
-    fn admit<'r>(&'r self, parts: &'r mut Parts) -> Self::Admission<'r> {
-        let marks = parts.headers.get_all(MARK).iter().map(|mark| mark.to_str().unwrap().to_owned()).collect();
-        self.0.lock().unwrap().push(ReceivedRequest { line: format!("{} {}", parts.method, parts.uri), marks });
+    fn admit<'r>(&'r self, head: &'r RequestHead) -> Self::Admission<'r> {
+        let marks = head.headers.get_all(MARK).map(|mark| str::from_utf8(mark).unwrap().to_owned()).collect();
+        self.0.lock().unwrap().push(ReceivedRequest { line: format!("{} {}", head.verb, head.uri), marks });
     }
 
     fn wants_body((): &()) -> bool {

@@ -9,7 +9,17 @@ use rialto::http::server::Http1Implementation;
 use crate::harness::{HTTP_MODE, HttpMode, HttpRequest, Rialto, until};
 
 /// Suites that send requests through the harness.
-const SUITES: [&str; 4] = ["limits::", "sse::", "stop::", "streamable::"];
+const SUITES: [&str; 9] = [
+    "access::binding::",
+    "access::credentials::",
+    "access::rejections::",
+    "authorization::binding::",
+    "authorization::tokens::",
+    "limits::",
+    "sse::",
+    "stop::",
+    "streamable::",
+];
 
 /// Runs the suites in another process; fails with its output.
 fn run_suites(mode: &str, skipped: &[&str]) {

@@ -3,7 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "a test that cannot go on should panic")]
 #![allow(unreachable_pub, reason = "a test has no outside users")]
 
+mod access;
+mod audit;
+mod authorization;
+mod authorization_server;
 mod bridge;
+mod browser;
 mod checklist;
 mod children;
 mod cli;
@@ -14,6 +19,7 @@ mod conformance_server;
 #[allow(dead_code, reason = "the differential test uses all of it")]
 #[path = "../http1_differential/corpus.rs"]
 mod corpus;
+mod coverage;
 mod crowds;
 mod elements;
 mod failures;
@@ -23,17 +29,22 @@ mod harness;
 mod http1;
 mod http_chain;
 mod http_modes;
+mod issuers;
 mod limits;
 mod listening;
+mod nginx;
 mod outbound;
 mod peers;
 mod per_request;
+mod pieces;
 mod process;
 mod quotas;
+mod rate_limits;
 mod redis;
 mod rest;
 mod rest_documents;
 mod rmcp_client;
+mod rules;
 mod scripted_server;
 mod servers;
 mod sse;
@@ -42,3 +53,4 @@ mod stop;
 mod store;
 mod streamable;
 mod streams;
+mod tls;

@@ -64,8 +64,22 @@ async fn run_scenario(peer: Peer, revision: &str, transport: &str, target: &[Str
 
 /// Runs an SDK script with a plan of calls, or with its default scenario, and returns the report.
 pub async fn carry_out(peer: Peer, revision: &str, transport: &str, target: &[String], plan: Option<&Value>) -> Value {
+    carry_out_trusting(peer, revision, (transport, target), plan, None).await
+}
+
+/// Like [`carry_out`], with an authority in a PEM file that the SDK trusts.
+pub async fn carry_out_trusting(
+    peer: Peer,
+    revision: &str,
+    (transport, target): (&str, &[String]),
+    plan: Option<&Value>,
+    authority: Option<&Path>,
+) -> Value {
     tokio::task::spawn_blocking(installed).await.unwrap();
     let mut command = script(peer.interpreter, peer.script);
+    if let Some(authority) = authority {
+        command.env("NODE_EXTRA_CA_CERTS", authority).env("SSL_CERT_FILE", authority);
+    }
     command.arg(transport).args(target).stdin(Stdio::null());
     if !revision.is_empty() {
         command.env("PEER_REVISION", revision);

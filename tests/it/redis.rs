@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use redis::{Client, FromRedisValue, TlsCertificates};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, TlsCertificates};
 use rialto::store::RedisStore;
 use rialto::store::redis::RedisOptions;
 use rustix::process::{Pid, Signal, kill_process};
@@ -185,10 +185,22 @@ impl RedisServer {
 
     /// Runs a command on a connection of its own.
     pub async fn ask<T: FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
-        self.try_ask(command).await.unwrap()
+        // A server that others keep busy may be slower than the default limit of half a second.
+        let patient = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(TEST_TIMEOUT))
+            .set_response_timeout(Some(TEST_TIMEOUT));
+        self.ask_with(command, &patient).await.unwrap()
     }
 
     pub async fn try_ask<T: FromRedisValue>(&self, command: &mut redis::Cmd) -> redis::RedisResult<T> {
+        self.ask_with(command, &AsyncConnectionConfig::new()).await
+    }
+
+    async fn ask_with<T: FromRedisValue>(
+        &self,
+        command: &mut redis::Cmd,
+        config: &AsyncConnectionConfig,
+    ) -> redis::RedisResult<T> {
         let client = match &self.tls {
             Some(roots) => {
                 let certificates = TlsCertificates { client_tls: None, root_cert: Some(roots.clone()) };
@@ -196,7 +208,7 @@ impl RedisServer {
             }
             None => Client::open(self.url())?,
         };
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(config).await?;
         command.query_async(&mut connection).await
     }
 
@@ -245,7 +257,7 @@ impl Drop for RedisServer {
 }
 
 /// Generates a self-signed certificate for `localhost`.
-fn certificate(folder: &Path) -> Vec<u8> {
+pub fn certificate(folder: &Path) -> Vec<u8> {
     let wanted = "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = more\n[name]\nCN = localhost\n\
         [more]\nsubjectAltName = DNS:localhost\nbasicConstraints = CA:FALSE\n";
     std::fs::write(folder.join("wanted"), wanted).unwrap();

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rialto::call::{Call, Caller, ClientInfo, Reply};
+use rialto::call::{AnswerDelivery, Call, Caller, ClientInfo, Reply};
 use rialto::dialect::Revision;
 use rialto::local::rest::RestLimits;
 use rialto::local::rest::{DocumentSource, ManualArgument, ManualBody, ManualTool, Rest, RestSpec, ValueKind};
@@ -131,7 +131,7 @@ pub fn limits() -> RestLimits {
 
 pub fn call(method: Method, params: Value) -> Call {
     let client = ClientInfo { revision: Revision::NEWEST, capabilities: Raw::empty(), info: None };
-    let caller = Caller { principal: "test".into(), peer: None, headers: HeaderMap::new() };
+    let caller = Caller::local(rialto::identity::Identity::local());
     Call {
         id: 1.into(),
         method,
@@ -141,6 +141,8 @@ pub fn call(method: Method, params: Value) -> Call {
         level: None,
         progress_token: None,
         sink: None,
+        limits: None,
+        delivery: AnswerDelivery::Whole,
     }
 }
 
@@ -488,9 +490,8 @@ async fn clashing_parameter_names_get_distinct_arguments() {
     let mut made = call(Method::ToolsCall, json!({ "name": "things_change", "arguments": arguments }));
     let mut headers = HeaderMap::new();
     headers.insert("traceparent", "00-1-2-01".parse().unwrap());
-    headers.insert("x-request-id", "r1".parse().unwrap());
     headers.insert("x-other", "no".parse().unwrap());
-    made.caller = Arc::new(Caller { headers, ..(*made.caller).clone() });
+    made.caller = Arc::new(Caller { headers, request_id: Some("r1".parse().unwrap()), ..(*made.caller).clone() });
     outcome(&rest, &made).await.unwrap();
     let seen = api.take_only_request();
     assert_eq!(seen.target, "/base/things/a?page=2&id=b&filter%5Bname%5D=x%3Dy&KEY=k");

@@ -276,6 +276,11 @@ impl ScriptedServer {
         lock(&self.inner.received).clone()
     }
 
+    /// What `read` finds in the received messages, without a copy of them all.
+    pub fn read_received<T>(&self, read: impl FnMut(&ReceivedMessage) -> Option<T>) -> Vec<T> {
+        lock(&self.inner.received).iter().filter_map(read).collect()
+    }
+
     /// Number of received messages of this kind.
     pub fn count(&self, kind: &str) -> usize {
         lock(&self.inner.received).iter().filter(|received| received.kind == kind).count()
@@ -311,6 +316,12 @@ impl ScriptedServer {
             task.abort();
         }
         self.forget_sessions();
+    }
+
+    /// Waits until every session has a stream for messages that belong to no call.
+    pub async fn wait_streams(&self) {
+        let has_stream = |session: &Arc<ClientSession>| lock(&session.out).is_some();
+        until("every session listens", || lock(&self.inner.sessions).values().all(has_stream)).await;
     }
 
     /// Closes the listening streams; the sessions stay open.

@@ -50,6 +50,10 @@ pub const PYTHON_1: SdkServer = SdkServer {
 };
 pub const PYTHON_2: SdkServer =
     SdkServer { interpreter: "py2/bin/python", script: "python/server2.py", both_eras: true, ..PYTHON_1 };
+/// The SDK's own server for the conformance suite.
+pub const PYTHON_CONFORMANCE: SdkServer = SdkServer { script: "python/everything.py", ..PYTHON_2 };
+/// A server whose two eras differ.
+pub const TYPESCRIPT_LEGS: SdkServer = SdkServer { interpreter: NODE, script: "node/legs.mjs", ..PYTHON_2 };
 const FASTMCP: SdkServer = SdkServer {
     interpreter: "fastmcp/bin/python",
     script: "python/fastmcp_server.py",

@@ -212,7 +212,7 @@ async fn a_batch_line_is_accepted_in_2025_03_26_only() {
 
 /// A client without a session hears and lists what its calls did at a server that keeps sessions.
 #[tokio::test]
-async fn stdio_client_without_a_session_has_one_place() {
+async fn stdio_client_without_a_session_has_one_lease() {
     let server = ScriptedServer::start("server", ServerTransport::Stdio).await;
     let spec = UpstreamSpec::new("server", SpecKind::Target(server.target()));
     let group_config = GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&spec.name)]);
@@ -232,4 +232,26 @@ async fn stdio_client_without_a_session_has_one_place() {
     }
     let listed = pipe.ask(&modern(2.into(), "tools/list", json!({}))).await;
     assert_eq!(listed["result"]["tools"][2]["name"], "more", "{listed}");
+}
+
+#[tokio::test]
+async fn rate_limits_are_told_in_band_in_both_eras() {
+    use rialto::policy::rules::PrincipalPattern;
+    use rialto::policy::{LimitRule, Rate};
+    let rate = Rate { count: 1, period: Duration::from_secs(3600), burst: 2 };
+    let local = PrincipalPattern::parse("local").unwrap();
+    let rule = LimitRule { principals: vec![local], rate: Some(rate), ..LimitRule::new("local") };
+    let list = |id: u64| [request(id, "tools/list", json!({})), modern(id.into(), "tools/list", json!({}))];
+    for era in 0..2 {
+        let mut pipe = Pipe::with(|settings| settings.rate_limits = vec![rule.clone()]).await;
+        match era {
+            0 => assert!(pipe.ask(&initialize("2025-11-25")).await["result"].is_object()),
+            _ => assert!(pipe.ask(&list(7)[era]).await["result"].is_object()),
+        }
+        assert!(pipe.ask(&list(8)[era]).await["result"].is_object());
+        let refused = pipe.ask(&list(9)[era]).await;
+        assert_eq!(refused["error"]["code"], -32600, "{refused}");
+        assert_eq!(refused["error"]["data"]["failure"], "over_rate_limit", "{refused}");
+        pipe.close().await;
+    }
 }

@@ -29,7 +29,8 @@ async fn drain_finishes_running_calls_and_ends_streams() {
 
 #[tokio::test]
 async fn drain_refuses_new_requests_with_503() {
-    let mut rialto = Rialto::start().await;
+    // At an address of its own: nobody else is given the port once it is free.
+    let mut rialto = Rialto::with(|settings| settings.listen = "127.0.0.60:0".parse().unwrap()).await;
     let address = rialto.address;
     // An open keep-alive connection stays open while a call drains; new requests on it get 503.
     let mut connection_client = KeepAliveClient::open(address).await;

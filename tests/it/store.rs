@@ -1,5 +1,6 @@
 //! Store contract: one suite, run against the in-memory store, Redis and Valkey.
 
+mod limits;
 mod memory_usage;
 mod model_check;
 mod nodes;
@@ -84,12 +85,17 @@ for_every_store! {
     sessions::delete_leaves_a_tombstone_and_no_events,
     sessions::only_the_owner_can_write,
     sessions::a_record_with_an_older_version_is_ignored,
+    sessions::changes_are_kept_beside_the_record_until_it_is_written_whole,
     sessions::events_before_keep_from_are_trimmed,
     sessions::events_may_be_large_and_binary,
     sessions::a_batch_write_reports_each_session,
     sessions::ids_and_node_names_may_contain_any_character,
+    limits::a_bucket_gives_its_burst_and_what_comes_back,
+    limits::a_quota_is_counted_by_window,
+    limits::tokens_are_given_by_the_lesser_of_rate_and_quota,
     nodes::a_node_is_alive_until_its_lease_expires,
     nodes::a_new_incarnation_replaces_the_old_one,
+    nodes::a_full_mailbox_refuses_requests_and_takes_replies,
     nodes::leave_ends_the_lease_at_once,
     nodes::a_place_is_held_by_one_node,
     nodes::members_are_the_nodes_with_a_lease,

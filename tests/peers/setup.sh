@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis, nginx and HAProxy:
-# setup.sh DEST [documents|redis|fronts|nginx|valgrind]
+# setup.sh DEST [documents|redis|fronts|nginx|chromium|valgrind]
 #
-# With `documents`, `redis` (and Valkey), `fronts` (nginx and HAProxy), `nginx` or `valgrind` only that is installed;
-# valgrind is installed only then.
+# With `documents`, `redis` (and Valkey), `fronts` (nginx and HAProxy), `nginx`, `chromium` or `valgrind` only that is
+# installed; chromium and valgrind are installed only then.
 #
-# Leaves in DEST: redis-server, valkey-server, nginx and haproxy (links), node/ (packages, a Node 22 and the scripts), py1/, py2/
-# and fastmcp/ (Python environments) and documents/. Unchanged parts are skipped; concurrent runs wait for each other.
+# Leaves in DEST: redis-server, valkey-server, nginx, haproxy and chromium (links), node/ (packages, a Node 22 and the
+# scripts), py1/, py2/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged parts are
+# skipped; concurrent runs wait for each other.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,8 +29,15 @@ as_root() {
 install() {
     command -v apt-get >/dev/null || fail "please install first: $*"
     [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || fail "neither root nor sudo; please install first: $*"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+    # One process at a time may use apt, and `update` does not wait for its turn.
+    local attempt
+    for attempt in {1..60}; do
+        if as_root apt-get update -qq; then break; fi
+        [ "$attempt" -lt 60 ] || fail "apt-get update failed"
+        sleep 5
+    done
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq \
+        --no-install-recommends "$@" >&2
     say "system: installed $*"
 }
 
@@ -110,6 +118,14 @@ haproxy_server() {
     say "haproxy: $("$dest/haproxy" -v | sed -n 's/^HAProxy version \([0-9.]*\).*/\1/p')"
 }
 
+# Chromium, which the packaged playwright-core drives, and fonts, without which a page has no text.
+chromium_browser() {
+    command -v chromium >/dev/null || install chromium fonts-dejavu-core
+    ln -sfn "$(command -v chromium)" "$dest/chromium"
+    # Its launcher complains of numbers that its shell cannot compare.
+    say "chromium: $("$dest/chromium" --version 2>/dev/null | cut -d' ' -f2)"
+}
+
 # valgrind with vgdb, for the instruction counts.
 valgrind_tools() {
     command -v valgrind >/dev/null || install valgrind
@@ -175,7 +191,28 @@ python_environment() {
     python3 -m venv "$dest/$name"
     "$dest/$name/bin/python" -m pip install --quiet --disable-pip-version-check -r "$manifest" >&2
     echo "$hash" >"$dest/$name.stamp"
-    say "$name: installed $(grep -E "^(mcp|$name)==" "$manifest" | paste -sd' ')"
+    say "$name: installed $(grep -iE "^(mcp|$name)==" "$manifest" | paste -sd' ')"
+}
+
+# The conformance server of the Python SDK, which only the SDK's source package has. It runs in py2.
+everything_server() {
+    local manifest=$here/python/requirements-everything.txt folder=$dest/everything hash work
+    hash=$(hash_of python3 "$manifest")
+    if is_fresh everything "$hash" "$folder"; then
+        say "everything: up to date"
+        return
+    fi
+    rm -rf "$dest/everything.stamp" "$folder"
+    work=$(mktemp -d "$dest/everything.XXXXXX")
+    "$dest/py2/bin/python" -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps \
+        --no-binary mcp --dest "$work" -r "$manifest" >&2
+    mkdir "$work/server"
+    tar -xzf "$work"/mcp-*.tar.gz -C "$work/server" --strip-components=4 --wildcards \
+        '*/examples/servers/everything-server/mcp_everything_server'
+    mv "$work/server" "$folder"
+    rm -rf "$work"
+    echo "$hash" >"$dest/everything.stamp"
+    say "everything: of $(grep -oE '^mcp==[^ ]+' "$manifest")"
 }
 
 # Extracts single files from npm packages.
@@ -224,6 +261,10 @@ if [ "${2:-}" = fronts ]; then
     haproxy_server
     exit
 fi
+if [ "${2:-}" = chromium ]; then
+    chromium_browser
+    exit
+fi
 if [ "${2:-}" = valgrind ]; then
     valgrind_tools
     exit
@@ -238,5 +279,7 @@ node_packages
 node_scripts
 python_environment py1
 python_environment py2
+everything_server
 python_environment fastmcp
+python_environment canaille
 say "ready in $dest"

@@ -38,6 +38,8 @@ pub struct Client {
     last_id: u32,
     /// The declared capabilities.
     pub capabilities: Value,
+    /// The server capabilities of the handshake.
+    pub server_capabilities: Value,
     pub on_server_request: ServerRequestHandler,
     /// Notifications received outside of calls.
     notifications: Vec<Value>,
@@ -148,6 +150,7 @@ impl Client {
             inbox_sender,
             last_id: 0,
             capabilities: capabilities(variant.revision),
+            server_capabilities: Value::Null,
             on_server_request: Box::new(accept_server_request),
             notifications: Vec::new(),
             mirrors: HashMap::new(),
@@ -233,6 +236,7 @@ impl Client {
         let answer = self.request("initialize", params).await?;
         ensure(answer.message["result"]["protocolVersion"] == revision, "another revision", &answer.message)?;
         ensure(answer.message["result"].get("resultType").is_none(), "members of another era", &answer.message)?;
+        self.server_capabilities = answer.message["result"]["capabilities"].clone();
         self.notify("notifications/initialized", json!({})).await
     }
 
@@ -398,13 +402,42 @@ impl Client {
 
     /// Waits for a server request during a call and returns its id without answering it.
     pub async fn wait_for_server_request(&mut self, id: &Value) -> Checked<Value> {
+        Ok(self.wait_for_server_request_message(id).await?["id"].clone())
+    }
+
+    /// Waits for a server request during a call and returns it without answering it.
+    pub async fn wait_for_server_request_message(&mut self, id: &Value) -> Checked<Value> {
         loop {
             let InboundMessage { raw, value, source } = self.next().await?;
             let on_own_stream = source == MessageSource::SharedStream || source == MessageSource::Request(id.clone());
             match (value["method"].as_str(), value.get("id")) {
-                (Some(_), Some(request_id)) if on_own_stream => return Ok(request_id.clone()),
+                (Some(_), Some(_)) if on_own_stream => return Ok(value),
                 (Some(_), None) => self.notifications.push(value),
                 _ if matches!(&source, MessageSource::RequestEnd(other) if other != id) => {}
+                _ => return Err(format!("unexpected message: {raw} {source:?}")),
+            }
+        }
+    }
+
+    /// Answers a server request.
+    pub async fn answer(&mut self, id: &Value, result: Value) -> Checked<()> {
+        self.write(&json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string(), None).await
+    }
+
+    /// Waits for the response to any of these requests, which it takes out.
+    pub async fn any_response(&mut self, open: &mut Vec<Value>) -> Checked<Response> {
+        loop {
+            let InboundMessage { raw, value, source } = self.next().await?;
+            if matches!(&source, MessageSource::RequestEnd(_)) {
+                continue;
+            }
+            match (value["method"].as_str(), value.get("id")) {
+                (Some(_), None) => self.notifications.push(value),
+                (None, Some(answered)) if open.contains(answered) => {
+                    open.retain(|id| id != answered);
+                    self.check_result(&value)?;
+                    return Ok(Response { raw, message: value, ..Response::default() });
+                }
                 _ => return Err(format!("unexpected message: {raw} {source:?}")),
             }
         }

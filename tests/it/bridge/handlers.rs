@@ -113,6 +113,7 @@ impl RequestCx<'_> {
             "subscriptions/listen" if !handshake => return self.listen().await,
             "tools/list" => object_members(&json!({ "tools": self.tools() })),
             "tools/call" => return self.call().await,
+            "tasks/list" if handshake && self.scripted.has_tasks() => self.task_page(),
             "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" if self.scripted.has_tasks() => {
                 return self.task_method().await;
             }
@@ -231,6 +232,9 @@ impl RequestCx<'_> {
             }
             if name == TASK_TOOL && !self.is_per_request() {
                 tool["execution"] = json!({ "taskSupport": "required" });
+            }
+            if name == "count" && self.scripted.variant.revision == Revision::V2025_11_25 {
+                tool["execution"] = json!({ "taskSupport": "optional" });
             }
             if name == "measure" {
                 tool["outputSchema"] = json!({ "type": "object" });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rialto::gateway::ParkingTimeouts;
-use rialto::policy::Tokens;
+use rialto::policy::{Policy, Tokens};
 use rialto::upstream::Upstream;
 use serde_json::{Map, Value, json};
 
@@ -13,6 +13,7 @@ use super::feature_checks::{expect_text, until};
 use super::handlers::raw_member;
 use super::scripted_server::ScriptedServer;
 use super::variants::{HTTP_2025_11, HTTP_2026_07, Transport, VARIANTS, Variant};
+use crate::harness::{TEST_TIMEOUT, modern};
 
 /// 2025-11-25 servers, which have every kind of server request, over HTTP and stdio.
 fn servers() -> [Variant; 2] {
@@ -112,7 +113,8 @@ async fn several_server_requests_are_answered_in_one_round() {
         let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "both").await;
         assert_eq!(rounds.input_requests().len(), 2);
         assert_eq!((parked_calls(&testbed), scripted(&testbed, server).running_calls()), (1, 1));
-        assert!(rounds.answer.message["result"].get("ttlMs").is_none());
+        let hint = ["ttlMs", "cacheScope"].map(|member| rounds.answer.message["result"].get(member));
+        assert_eq!(hint, [None, None]);
         rounds.respond().await;
         rounds.expect_text("accept Ada true");
         assert_eq!((parked_calls(&testbed), scripted(&testbed, server).call_count("both")), (0, 1));
@@ -136,7 +138,8 @@ async fn unanswered_input_requests_are_repeated() {
         rounds.respond_with(&json!({ &keys[0]: all[&keys[0]] }), "").await;
         assert_eq!(rounds.input_requests().keys().cloned().collect::<Vec<_>>(), keys[1..]);
         assert_eq!(parked_calls(&testbed), 1);
-        rounds.respond_with(&json!({ &keys[1]: all[&keys[1]] }), "").await;
+        // A response that nobody asked for beside the one that was does no harm.
+        rounds.respond_with(&json!({ "other": { "action": "cancel" }, &keys[1]: all[&keys[1]] }), "").await;
         rounds.expect_text("accept Ada true");
         assert_eq!(scripted(&testbed, server).call_count("both"), 1);
         testbed.close().await;
@@ -356,9 +359,28 @@ async fn parked_calls_are_limited_in_total_and_per_caller() {
 }
 
 #[tokio::test]
+async fn a_parked_call_ends_with_the_token_of_its_caller() {
+    let tokens = ["ann=a".to_owned(), "bob=b".to_owned()];
+    for server in servers() {
+        let testbed =
+            Testbed::with(&[server], |settings| settings.policy.tokens = Tokens::parse(&tokens).unwrap()).await;
+        let _ann = InputRounds::begin(client(&testbed, server, Some("a")).await, "confirm").await;
+        let mut bob = InputRounds::begin(client(&testbed, server, Some("b")).await, "confirm").await;
+        assert_eq!(parked_calls(&testbed), 2);
+        let policy = Policy { tokens: Tokens::parse(&tokens[1..]).unwrap(), ..Policy::default() };
+        testbed.rialto.inbound.set_policy(policy);
+        assert_eq!(parked_calls(&testbed), 1);
+        bob.respond().await;
+        bob.expect_text("accept Ada");
+        testbed.close().await;
+    }
+}
+
+#[tokio::test]
 async fn url_elicitation_required_error_becomes_input_required_and_retries() {
     for server in servers() {
-        let testbed = Testbed::open(&[server]).await;
+        // A response that takes long has the status of the stream that it becomes.
+        let testbed = Testbed::with(&[server], |settings| settings.inbound.sse_after = TEST_TIMEOUT).await;
         let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "gate").await;
         let input_requests: Vec<Value> = rounds.input_requests().into_values().collect();
         let params = json!({ "mode": "url", "message": "pay", "url": "https://example.org/pay" });
@@ -368,12 +390,50 @@ async fn url_elicitation_required_error_becomes_input_required_and_retries() {
         rounds.expect_text("gate");
         assert_eq!(scripted(&testbed, server).call_count("gate"), 2);
         // A client without url elicitation gets the missing capability.
-        let mut unable = client(&testbed, server, None).await;
-        unable.capabilities = json!({ "elicitation": { "form": {} } });
-        let rounds = InputRounds::begin(unable, "gate").await;
-        let error = &rounds.answer.message["error"];
-        assert_eq!(error["code"], -32021, "{}", rounds.answer.message);
-        assert_eq!(error["data"], json!({ "requiredCapabilities": { "elicitation": { "url": {} } } }));
+        let mut body = modern(1.into(), "tools/call", json!({ "name": "gate", "arguments": { "n": 1 } }));
+        let declared = &mut body["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        *declared = json!({ "elicitation": { "form": {} } });
+        let post = testbed.rialto.post(&format!("/mcp/{}", server.name), &body);
+        let (status, refused) = post.modern_headers("tools/call", &body["params"]).json().await;
+        assert_eq!((status, &refused["error"]["code"]), (400, &json!(-32021)), "{refused}");
+        let needed = json!({ "requiredCapabilities": { "elicitation": { "url": {} } } });
+        assert_eq!(refused["error"]["data"], needed);
+        testbed.close().await;
+    }
+}
+
+/// A handshake client that refuses to sample: the call fails, and the per-request server is not asked again.
+#[tokio::test]
+async fn refused_sampling_fails_the_call_and_the_server_is_not_called_again() {
+    let testbed = Testbed::open(&[HTTP_2026_07]).await;
+    for variant in VARIANTS.into_iter().filter(|variant| !variant.is_per_request()) {
+        let before = scripted(&testbed, HTTP_2026_07).call_count("think");
+        let mut client = testbed.client(variant, HTTP_2026_07.name).await.unwrap();
+        client.on_server_request = Box::new(|_, _| Err(-1));
+        let answer = client.call("think", json!({ "n": 1 })).await.unwrap();
+        assert_eq!(answer.message["result"]["isError"], true, "{variant:?}: {}", answer.message);
+        assert_eq!(scripted(&testbed, HTTP_2026_07).call_count("think"), before + 1, "{variant:?}");
+        client.close().await.unwrap();
+    }
+    testbed.close().await;
+}
+
+#[tokio::test]
+async fn a_parked_call_is_in_flight_until_it_ends() {
+    use rialto::policy::LimitRule;
+    for server in servers() {
+        let most = |name: &str| LimitRule { max_in_flight: Some(1), ..LimitRule::new(name) };
+        let calls = LimitRule { tools: vec![wildmatch::WildMatch::new("*")], ..most("calls") };
+        let testbed = Testbed::with(&[server], |settings| settings.rate_limits = vec![most("requests"), calls]).await;
+        let limits = testbed.rialto.inbound.gateway.rate_limits().clone();
+        let in_flight = move || limits.usage().iter().map(|limit| limit.measures[0].used).collect::<Vec<_>>();
+        let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "both").await;
+        assert_eq!(rounds.input_requests().len(), 2);
+        assert_eq!((parked_calls(&testbed), in_flight()), (1, vec![1, 1]));
+        // The request that goes on with it is not one more.
+        rounds.respond().await;
+        rounds.expect_text("accept Ada true");
+        eventually("nothing is in flight", || in_flight() == [0, 0]).await;
         testbed.close().await;
     }
 }

@@ -295,6 +295,20 @@ impl ScriptedServer {
         }
     }
 
+    /// Sends notifications/tasks to the listeners of a task.
+    pub fn publish_task(&self, id: &str, task: &Value) {
+        let names_task =
+            |filter: &Value| filter["taskIds"].as_array().is_some_and(|ids| ids.iter().any(|own| own == id));
+        self.publish("notifications/tasks", task, |_| false, names_task);
+    }
+
+    /// Listeners of tasks.
+    pub fn task_listener_count(&self) -> usize {
+        let is_open = |listener: &&Listener| listener.filter["taskIds"].is_array() && !listener.sink.is_closed();
+        let count = |session: &Arc<Session>| session.session_state().listeners.iter().filter(is_open).count();
+        self.sessions().iter().map(count).sum()
+    }
+
     /// Sends notifications/resources/updated for the clock.
     pub fn update_clock(&self) {
         let uri = json!({ "uri": CLOCK });

@@ -66,6 +66,11 @@ impl ScriptedTasks {
         self.lock().values().map(|task| task.cancels).sum()
     }
 
+    /// Forgets all tasks.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
     /// Whether a task belongs to this call.
     pub fn has(&self, session: &Session, call: &Value) -> bool {
         let call = (std::ptr::from_ref(session) as usize, call.clone());
@@ -207,6 +212,12 @@ impl RequestCx<'_> {
                 }
                 let description = self.describe(id);
                 tasks.advanced.notify_waiters();
+                let polls = tasks.lock().get(id).map_or(0, |task| task.polls);
+                if per_request && polls == 2 {
+                    let mut task: Value = serde_json::from_str(&description).unwrap();
+                    task.as_object_mut().unwrap().retain(|key, _| key != "resultType" && key != "_meta");
+                    self.scripted.publish_task(id, &task);
+                }
                 Ok(description)
             }
             "tasks/cancel" => {
@@ -245,16 +256,39 @@ impl RequestCx<'_> {
         }
     }
 
+    /// A page of the tasks of all sessions, two at a time. The cursor is the last task before the page.
+    pub fn task_page(&self) -> String {
+        let all = self.scripted.tasks.lock();
+        let mut ids: Vec<&String> = all.keys().collect();
+        ids.sort();
+        let after = self.params["cursor"].as_str();
+        let start = after.map_or(0, |after| ids.iter().position(|id| *id == after).map_or(ids.len(), |at| at + 1));
+        let page = &ids[start..(start + 2).min(ids.len())];
+        let tasks: Vec<String> = page.iter().map(|id| format!("{{{}}}", all[*id].describe(id, false))).collect();
+        let next = page.last().filter(|_| start + 2 < ids.len()).map(|last| json!({ "nextCursor": last }));
+        let next = next.map_or_else(String::new, |next| format!(",{}", object_members(&next)));
+        format!(r#""tasks":[{}]{next}"#, tasks.join(","))
+    }
+
     /// The tasks/get result, which may carry input requests or the outcome.
     fn describe(&self, id: &str) -> String {
         let per_request = self.is_per_request();
         let mut all = self.scripted.tasks.lock();
         let Some(task) = all.get_mut(id) else { return self.complete_result("", "") };
         let mut description = task.describe(id, per_request);
-        if !per_request && task.polls == 2 {
+        if !per_request && task.polls == 2 && task.kind != "gossip" {
             // A status notification may be sent on any stream.
             let status: Value = serde_json::from_str(&format!("{{{description}}}")).unwrap();
             let _ = self.session.out.send(notification_json("notifications/tasks/status", &status));
+        }
+        if !per_request && task.kind == "gossip" && task.polls == 2 {
+            let mut ids: Vec<&String> = all.keys().collect();
+            ids.sort();
+            for id in ids {
+                let status: Value = serde_json::from_str(&format!("{{{}}}", all[id].describe(id, false))).unwrap();
+                let _ = self.session.out.send(notification_json("notifications/tasks/status", &status));
+            }
+            return self.complete_result(&description, "");
         }
         if !per_request && task.kind == "aside" && task.polls == 2 {
             self.send_request_on_get_stream(id);

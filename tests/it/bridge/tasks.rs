@@ -14,7 +14,7 @@ use super::{ALL, Testbed};
 use rialto::gateway::ParkingTimeouts;
 
 /// The server variants with tasks, over HTTP and stdio.
-fn servers() -> [Variant; 4] {
+pub fn servers() -> [Variant; 4] {
     let stdio = |other: Variant| {
         let same = |variant: &Variant| variant.revision == other.revision && variant.transport == Transport::Stdio;
         VARIANTS.into_iter().find(same).unwrap()
@@ -304,6 +304,33 @@ async fn per_request_tasks_pass_through_to_clients_with_the_extension() {
         let done = client.request("tasks/get", params).await.unwrap();
         assert_eq!(done.message["result"]["result"]["content"][0]["text"], "hm", "{}", done.raw);
         assert_eq!(scripted_tasks(&testbed).poll_count(), polls + 3, "the gateway does not poll");
+        testbed.close().await;
+    }
+}
+
+#[tokio::test]
+async fn notifications_of_per_request_tasks_pass_through_to_listeners() {
+    for server in servers().into_iter().filter(|server| server.is_per_request()) {
+        let testbed = Testbed::open(&[server, HTTP_2025_11]).await;
+        for (group, tool) in [(server.name, TASK_TOOL.to_owned()), (ALL, format!("{}__{TASK_TOOL}", server.name))] {
+            let mut client = Client::over_http(HTTP_2026_07, testbed.rialto.address, group, None).await.unwrap();
+            client.capabilities["extensions"] = json!({ format!("{META}tasks"): {} });
+            let task = client.call(&tool, json!({ "kind": "done" })).await.unwrap();
+            let id = task.message["result"]["taskId"].clone();
+            let filter = json!({ "notifications": { "taskIds": [id] } });
+            let listening = client.send("subscriptions/listen", filter).await.unwrap();
+            let acknowledged = client.wait_for_notification("notifications/subscriptions/acknowledged").await.unwrap();
+            assert_eq!(acknowledged["params"]["notifications"], json!({ "taskIds": [id] }), "{group}");
+            for _ in 0..2 {
+                client.request("tasks/get", json!({ "taskId": id })).await.unwrap();
+            }
+            let told = client.wait_for_notification("notifications/tasks").await.unwrap();
+            let params = &told["params"];
+            assert_eq!((&params["taskId"], &params["status"]), (&id, &json!("completed")), "{told}");
+            assert_eq!(params["result"]["content"][0]["text"], "done", "{told}");
+            assert_eq!(params["_meta"][format!("{META}subscriptionId")], listening, "{told}");
+            client.cancel(&listening).await.unwrap();
+        }
         testbed.close().await;
     }
 }

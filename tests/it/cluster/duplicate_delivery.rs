@@ -21,7 +21,7 @@ pub fn relayed_request() -> RelayedRequest {
         method: http::Method::GET,
         uri: "/mcp".parse().unwrap(),
         headers: http::HeaderMap::new(),
-        principal: String::new(),
+        identity: rialto::identity::Identity::anonymous().into(),
         peer: None,
         body: Bytes::new(),
     }

@@ -11,7 +11,7 @@ use super::change_ledger::{ChangeLedger, tools_version_in};
 use super::load_clients::{Session, describe, post};
 use super::load_driver::{CallLedger, RESOURCE};
 use super::processes::eventually;
-use crate::harness::{modern, request};
+use crate::harness::modern;
 
 /// Listens until the session ends; resumes at another node whenever the stream breaks.
 pub async fn listen(changes: Arc<ChangeLedger>, session: Session) {
@@ -64,29 +64,7 @@ async fn handle_notification(changes: &ChangeLedger, session: &Session, message:
 
 /// Version of the tools that a session lists; `None` when the session has ended.
 async fn tools(session: &Session) -> Option<u64> {
-    loop {
-        let body = request(format!("list-{}", session.next()), "tools/list", json!({}));
-        match session.balancer.send_until_accepted(|node| session.post(node, &body)).await {
-            Ok(received) if received.status == 404 => return None,
-            Ok(received) if received.status == 200 && received.is_events() => {
-                if let Some(answer) = received.events().rest().await.pop()
-                    && answer["result"].is_object()
-                {
-                    return Some(tools_version_in(&answer["result"]));
-                }
-            }
-            Ok(received) if received.status == 200 => {
-                if let Ok(text) = received.try_text().await {
-                    let answer: Value = serde_json::from_str(&text).unwrap();
-                    if answer["result"].is_object() {
-                        return Some(tools_version_in(&answer["result"]));
-                    }
-                }
-            }
-            _ => {}
-        }
-        tokio::time::sleep(RETRY_DELAY / 4).await;
-    }
+    Some(tools_version_in(&session.result_of("tools/list", json!({})).await?))
 }
 
 /// Listens with `subscriptions/listen` until the clients leave. After a reconnect it reads the lists again.

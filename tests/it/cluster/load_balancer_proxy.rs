@@ -33,12 +33,21 @@ pub struct LoadBalancerProxy {
 
 struct ProxyState {
     balancer: Arc<RoundRobinBalancer>,
-    /// Sessions opened through the proxy and not deleted; true when the client tried to delete it and failed.
-    sessions: Mutex<HashMap<String, bool>>,
+    /// Sessions opened through the proxy and not deleted.
+    sessions: Mutex<HashMap<String, OpenedSession>>,
     /// Number of 503 responses.
     refused: AtomicU64,
     /// Signals, by the query of the client's URL, that a GET for a listening stream was refused.
     stream_refused: Mutex<Vec<(String, Arc<Notify>)>>,
+}
+
+/// A session that was opened through the proxy.
+struct OpenedSession {
+    /// The query of the client's URL.
+    client: Option<String>,
+    /// The client tried to delete it and failed, or opened another without deleting it. If its node is killed, no
+    /// request makes another node take it over.
+    is_left: bool,
 }
 
 /// Hop-by-hop headers, which the proxy does not forward.
@@ -77,10 +86,10 @@ impl LoadBalancerProxy {
         Self { address, inner, accepting: accepting.abort_handle() }
     }
 
-    /// Bounds for the number of live sessions: all in use, plus some of those whose delete failed.
+    /// Bounds for the number of live sessions: all in use, plus some of those that their clients left.
     pub fn sessions(&self) -> RangeInclusive<u64> {
         let sessions = self.inner.sessions.lock().unwrap();
-        let left = sessions.values().filter(|left| **left).count();
+        let left = sessions.values().filter(|session| session.is_left).count();
         (sessions.len() - left) as u64..=sessions.len() as u64
     }
 
@@ -132,7 +141,11 @@ impl ProxyState {
             passed.fold(sending, |sending, (name, value)| sending.header(name.as_str(), value.to_str().unwrap()))
         };
         if let Some(id) = parts.headers.get("mcp-session-id").filter(|_| verb == "DELETE") {
-            self.sessions.lock().unwrap().entry(id.to_str().unwrap().to_owned()).and_modify(|left| *left = true);
+            self.sessions
+                .lock()
+                .unwrap()
+                .entry(id.to_str().unwrap().to_owned())
+                .and_modify(|session| session.is_left = true);
         }
         let received = match self.balancer.send(make).await {
             Ok(received) => received,
@@ -162,7 +175,9 @@ impl ProxyState {
         }
         let mut sessions = self.sessions.lock().unwrap();
         if let Some(id) = received.header("mcp-session-id").filter(|_| parts.headers.get("mcp-session-id").is_none()) {
-            sessions.insert(id.to_owned(), false);
+            let client = parts.uri.query().map(str::to_owned);
+            sessions.values_mut().filter(|session| session.client == client).for_each(|session| session.is_left = true);
+            sessions.insert(id.to_owned(), OpenedSession { client, is_left: false });
         }
         let ended = (verb == "DELETE" && received.status == 200) || received.status == 404;
         if let Some(id) = parts.headers.get("mcp-session-id").filter(|_| ended) {

@@ -106,6 +106,24 @@ impl Session {
         }
     }
 
+    /// Repeats a request that can be repeated until it has a result; `None` when the session has ended.
+    pub async fn result_of(&self, method: &str, params: Value) -> Option<Value> {
+        loop {
+            let body = request(format!("{method}-{}", self.next()), method, params.clone());
+            let received = self.balancer.send_until_accepted(|node| self.post(node, &body)).await;
+            let answer = match received {
+                Ok(received) if received.status == 404 => return None,
+                Ok(received) if received.is_events() => received.events().rest().await.pop(),
+                Ok(received) => received.try_text().await.ok().and_then(|text| serde_json::from_str(&text).ok()),
+                Err(_) => None,
+            };
+            if let Some(result) = answer.and_then(|mut answer: Value| answer.get_mut("result").map(Value::take)) {
+                return Some(result);
+            }
+            tokio::time::sleep(RETRY_DELAY / 4).await;
+        }
+    }
+
     /// Deletes the session.
     pub async fn end(&self) {
         loop {
@@ -221,8 +239,7 @@ async fn whole(received: HttpResponse) -> Result<Value, String> {
 async fn session(ledger: Arc<CallLedger>, client_index: usize, revision: &'static str) {
     let mut rng = ledger.rng(client_index);
     let session = Session::open(&ledger.balancer, revision).await;
-    let subscribed = request("subscribe", "resources/subscribe", json!({ "uri": RESOURCE }));
-    while ledger.balancer.send_until_accepted(|node| session.post(node, &subscribed)).await.is_err() {}
+    session.result_of("resources/subscribe", json!({ "uri": RESOURCE })).await.expect("the session goes on");
     let listening = tokio::spawn(listeners::listen(Arc::clone(&ledger.changes), session.clone()));
     let mut made = 0;
     while ledger.wants_another_call(made) {

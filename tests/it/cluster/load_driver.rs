@@ -156,7 +156,7 @@ impl LoadDriver {
 
     /// Waits until each client has made a call; an SDK starts slowly.
     pub async fn wait_all_started(&self) {
-        let deadline = tokio::time::Instant::now() + RUN_TIMEOUT;
+        let deadline = tokio::time::Instant::now() + 4 * RUN_TIMEOUT;
         while self.ledger.done.lock().unwrap().len() < self.count {
             assert!(tokio::time::Instant::now() < deadline, "only some have begun: {:?}", self.ledger.done);
             tokio::time::sleep(Duration::from_millis(20)).await;

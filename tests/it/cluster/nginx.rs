@@ -1,59 +1,28 @@
 //! nginx with `deploy/nginx.conf` in front of three nodes, and the official SDKs as clients.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 
 use super::processes::{Node, eventually, unused_port};
+use crate::config::TempFolder;
 use crate::harness::HttpRequest;
-use crate::peers::{PY1, PY2, Peer, TS1, TS2, carry_out, check, source};
+use crate::nginx::Nginx;
+use crate::peers::{PY1, PY2, Peer, TS1, TS2, carry_out, check};
 use crate::redis::{RedisFlavor, RedisServer};
 
-/// Running nginx. Dropping it kills the process.
-struct Nginx {
-    child: Child,
-    port: u16,
-    folder: PathBuf,
-}
-
-impl Nginx {
-    async fn start(nodes: &[Node]) -> Self {
-        let peers_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers");
-        let to = peers_dir.clone();
-        let setup = move || Command::new("bash").arg(source().join("setup.sh")).arg(to).arg("nginx").status();
-        let status = tokio::task::spawn_blocking(setup).await.unwrap();
-        assert!(status.expect("bash runs").success(), "nginx could not be installed; the lines above say why");
-        let mut id = [0; 8];
-        getrandom::fill(&mut id).unwrap();
-        let folder = std::env::temp_dir().join(format!("rialto-nginx-{:016x}", u64::from_be_bytes(id)));
-        std::fs::create_dir_all(&folder).unwrap();
-        let port = unused_port();
-        std::fs::write(folder.join("nginx.conf"), configuration(nodes, port)).unwrap();
-        let own = "daemon off; master_process off; pid nginx.pid; error_log stderr warn;";
-        let child = Command::new(peers_dir.join("nginx"))
-            .arg("-p")
-            .arg(&folder)
-            .args(["-c", "nginx.conf", "-e", "stderr", "-g", own])
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let nginx = Self { child, port, folder };
-        eventually("nginx serves", async || {
-            match HttpRequest::to(([127, 0, 0, 1], port).into(), "GET", "/readyz").attempt().await {
-                Ok(received) if received.status == 200 => Ok(()),
-                other => Err(format!("{:?}", other.map(|received| received.status))),
-            }
-        })
-        .await;
-        nginx
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
+/// nginx in front of the nodes, and its port.
+async fn in_front_of(nodes: &[Node]) -> (Nginx, u16) {
+    let folder = TempFolder::new("nginx-cluster");
+    let port = unused_port();
+    folder.write("nginx.conf", &configuration(nodes, port));
+    let nginx = Nginx::start(folder).await;
+    eventually("nginx serves", async || {
+        match HttpRequest::to(([127, 0, 0, 1], port).into(), "GET", "/readyz").attempt().await {
+            Ok(received) if received.status == 200 => Ok(()),
+            other => Err(format!("{:?}", other.map(|received| received.status))),
+        }
+    })
+    .await;
+    (nginx, port)
 }
 
 /// `deploy/nginx.conf` with the ports of the marked lines replaced.
@@ -84,8 +53,8 @@ async fn official_sdks_work_with_three_nodes_behind_nginx() {
         node.wait_ready().await;
         nodes.push(node);
     }
-    let nginx = Nginx::start(&nodes).await;
-    let address = format!("http://127.0.0.1:{}", nginx.port);
+    let (nginx, port) = in_front_of(&nodes).await;
+    let address = format!("http://127.0.0.1:{port}");
     let both = async |peer: Peer, newest: &'static str| {
         for (transport, path, revision) in
             [("http", "/mcp", "2025-11-25"), ("http", "/mcp", newest), ("sse", "/sse", "")]

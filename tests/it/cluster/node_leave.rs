@@ -23,6 +23,7 @@ async fn a_relay_to_a_node_that_left_is_not_received() {
     for cluster in [&a, &b] {
         memory.join(&cluster.node(), cluster.lease()).await.unwrap();
         tokio::spawn(Arc::clone(cluster).run_mailbox());
+        tokio::spawn(Arc::clone(cluster).run_peer_checks());
     }
     a.leave().await;
     let late = Bytes::from_static(b"late");

@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
 use super::balancer::RoundRobinBalancer;
+use super::upstream_proxy::{self, UpstreamFault};
 use crate::harness::{HttpRequest, TEST_TIMEOUT};
 use crate::process::rialto;
 use crate::redis::{RedisFlavor, RedisServer};
@@ -64,14 +65,25 @@ impl TestCluster {
 
     /// Starts nodes with a store URL each, without waiting for readiness.
     pub async fn with(store: RedisServer, names: &[&str], url: impl Fn(&str) -> String) -> Self {
+        Self::with_upstream_proxy(store, names, url, |_| UpstreamFault::None).await
+    }
+
+    /// Like [`Self::with`], with a rule for the requests that the nodes send to the HTTP server.
+    pub async fn with_upstream_proxy(
+        store: RedisServer,
+        names: &[&str],
+        url: impl Fn(&str) -> String,
+        rule: impl Fn(&str) -> UpstreamFault + Send + Sync + 'static,
+    ) -> Self {
         let http_server = Arc::new(ScriptedServer::start("web", ServerTransport::Http).await);
+        let http_address = upstream_proxy::start(http_server.address, Arc::new(rule)).await;
         let child_server = Arc::new(ScriptedServer::with("child", ServerTransport::Stdio, one_tool).await);
         let mut id = [0; 8];
         getrandom::fill(&mut id).unwrap();
         let folder = std::env::temp_dir().join(format!("rialto-nodes-{:016x}", u64::from_be_bytes(id)));
         std::fs::create_dir_all(&folder).unwrap();
         let config = folder.join("rialto.toml");
-        std::fs::write(&config, configuration(&http_server, &child_server)).unwrap();
+        std::fs::write(&config, configuration(http_address, &child_server)).unwrap();
         let mut nodes = Vec::new();
         for name in names {
             nodes.push(Node::start(name, url(name), config.clone(), folder.join(format!("{name}.log"))).await);
@@ -94,6 +106,7 @@ impl TestCluster {
                 let status = node.status().await;
                 let busy = |key: &str| status[key].as_u64() != Some(0);
                 match status["sessions"].as_array().is_some_and(Vec::is_empty)
+                    && status["cluster"]["active_relays"] == 0
                     && !busy("calls_in_flight")
                     && !busy("parked_calls")
                 {
@@ -195,7 +208,7 @@ fn one_tool(catalog: &mut ServerCatalog) {
     catalog.templates.clear();
 }
 
-fn configuration(http_server: &ScriptedServer, child_server: &ScriptedServer) -> String {
+fn configuration(http_address: SocketAddr, child_server: &ScriptedServer) -> String {
     let Target::Command(child) = child_server.target() else { panic!("it is a child") };
     let quoted = |text: &str| serde_json::to_string(text).unwrap();
     let arguments: Vec<String> = child.arguments.iter().map(|argument| quoted(argument)).collect();
@@ -208,7 +221,7 @@ fn configuration(http_server: &ScriptedServer, child_server: &ScriptedServer) ->
         [servers.web]\nurl = \"http://{}/mcp\"\n\
         [servers.child]\ncommand = {}\nargs = [{}]\nenv = {{ MARKER = {} }}\n",
         LEASE.as_secs(),
-        http_server.address,
+        http_address,
         quoted(&child.program),
         arguments.join(", "),
         quoted(&child_server.marker()),

@@ -1,6 +1,6 @@
 //! Regression tests for races between sessions, takeover and an unavailable store.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use rialto::call::{ChangeEvent, ClientSink};
 use rialto::cluster::{BoxedBody, Cluster, RelayOutcome};
 use rialto::session::{SessionId, SessionTransport};
 use rialto::store::traits::{
-    EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, StoreFuture, StoredEvent, StoredSession,
-    WriteOutcome,
+    EventStore, LimitStore, NodeStatus, NodeStore, RecordWrite, SendOutcome, SessionDelta, SessionStore, SharedBucket,
+    StoreFuture, StoredEvent, StoredSession, TokenGrant, WriteOutcome,
 };
 use rialto::store::{ClusterStore, MemoryStore, NodeId, StoreError};
 use serde_json::json;
@@ -29,6 +29,8 @@ pub struct FaultyStore {
     is_disconnected: AtomicBool,
     /// Delivers every message twice.
     pub duplicate_messages: AtomicBool,
+    /// Loses messages of this kind, the first byte of each.
+    pub lost_kind: AtomicU8,
     /// Refuses sends as a full store would; replies are accepted.
     pub rejects_sends: AtomicBool,
     pub write_delay_ms: AtomicU64,
@@ -41,6 +43,22 @@ pub struct FaultyStore {
 }
 
 impl ClusterStore for FaultyStore {}
+
+impl LimitStore for FaultyStore {
+    fn take_tokens<'a>(&'a self, key: &'a str, bucket: SharedBucket, wanted: u32) -> StoreFuture<'a, TokenGrant> {
+        Box::pin(async move {
+            self.check_connected()?;
+            self.memory.take_tokens(key, bucket, wanted).await
+        })
+    }
+
+    fn return_tokens<'a>(&'a self, key: &'a str, bucket: SharedBucket, unused: u32) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            self.check_connected()?;
+            self.memory.return_tokens(key, bucket, unused).await
+        })
+    }
+}
 
 impl std::fmt::Debug for FaultyStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -181,7 +199,7 @@ impl NodeStore for FaultyStore {
             self.memory.members().await
         })
     }
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, SendOutcome> {
         Box::pin(async move {
             self.check_connected()?;
             if self.duplicate_messages.load(Ordering::SeqCst) {
@@ -199,7 +217,9 @@ impl NodeStore for FaultyStore {
             if self.duplicate_messages.load(Ordering::SeqCst) {
                 self.memory.reply(to, messages.clone(), life).await?;
             }
-            self.memory.reply(to, messages, life).await
+            let lost_kind = self.lost_kind.load(Ordering::SeqCst);
+            let arriving = messages.into_iter().filter(|message| message.first() != Some(&lost_kind)).collect();
+            self.memory.reply(to, arriving, life).await
         })
     }
     fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>> {
@@ -589,8 +609,9 @@ async fn takeover_loads_the_last_write_of_the_previous_owner() {
     *faulty.before_claim.lock().unwrap() = Some(Box::new(move |memory| {
         let stored = futures_util::FutureExt::now_or_never(memory.load(&id)).unwrap().unwrap().unwrap();
         let mut record: serde_json::Value = serde_json::from_slice(&stored.record).unwrap();
-        record["level"] = json!("warning");
-        let (record, life) = (Some(record.to_string().into()), Duration::from_secs(60));
+        record["progress"]["level"] = json!("warning");
+        let record = Some(RecordWrite::Whole(record.to_string().into()));
+        let life = Duration::from_secs(60);
         let delta = SessionDelta { record, version: 1000, ttl: life, ..SessionDelta::default() };
         let written = futures_util::FutureExt::now_or_never(memory.write_deltas(&dead, &[(id.clone(), delta)]));
         assert_eq!(written.unwrap().unwrap(), [WriteOutcome::Applied]);

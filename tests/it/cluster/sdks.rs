@@ -280,7 +280,7 @@ async fn official_sdks_recover_from_every_fault_and_no_call_runs_twice() {
     tokio::task::spawn_blocking(installed).await.unwrap();
     let store = RedisServer::start(RedisFlavor::Redis).await;
     let (url, store_proxy) = (store.url(), StoreProxy::to(store.port()).await);
-    let proxied_url = format!("redis://{}", store_proxy.address);
+    let proxied_url = store_proxy.url();
     let mut cluster =
         TestCluster::with(store, &["a", "b", "c"], |name| if name == "b" { proxied_url.clone() } else { url.clone() })
             .await;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rialto::call::ClientSink;
-use rialto::store::traits::{EventStore, SessionDelta, SessionStore, WriteOutcome};
+use rialto::store::traits::{EventStore, RecordWrite, SessionDelta, SessionStore, WriteOutcome};
 use rialto::store::{ClusterStore, MemoryStore, NodeId};
 use serde_json::json;
 
@@ -122,7 +122,7 @@ async fn a_stale_record_does_not_overwrite_a_newer_one() {
         assert_eq!(set["result"], json!({}), "{set}");
         // A stale write of the owner arrives late.
         let late = SessionDelta {
-            record: Some(record.into()),
+            record: Some(RecordWrite::Whole(record.into())),
             version,
             ttl: Duration::from_secs(60),
             ..SessionDelta::default()

@@ -70,12 +70,17 @@ impl<'b> SseClient<'b> {
         self.refresh_tools().await
     }
 
-    /// POSTs a message; returns the status when it was not accepted, 0 when the outcome is unknown.
-    async fn post_message(&self, body: &Value) -> Result<(), u16> {
+    /// POSTs a message; returns the status (0 when the outcome is unknown) and the error when it was not accepted.
+    async fn post_message(&self, body: &Value) -> Result<(), (u16, String)> {
         let posted = self.ledger.balancer.send_until_accepted(|node| post(node, &self.endpoint, body)).await;
-        match posted.map_or(0, |received| received.status) {
+        let received = posted.map_err(|why| (0, why))?;
+        match received.status {
             202 => Ok(()),
-            other @ (0 | 200 | 404 | 502) => Err(other),
+            status @ (200 | 404 | 502) => {
+                let text = received.try_text().await.map_err(|broken| (status, format!("{broken:?}")))?;
+                let answer: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+                Err((status, answer["error"].to_string()))
+            }
             other => panic!("{other}"),
         }
     }
@@ -84,8 +89,8 @@ impl<'b> SseClient<'b> {
     async fn call(&mut self, number: u64, call_kind: CallKind) -> Option<CallOutcome> {
         match self.post_message(&request(number, "tools/call", call_kind.params(number))).await {
             Ok(()) => {}
-            Err(404) => return None,
-            Err(status) => return Some(CallOutcome::Failed(format!("it could not be said: {status}"))),
+            Err((404, _)) => return None,
+            Err((_, why)) => return Some(CallOutcome::Failed(why)),
         }
         let mut progress = 0;
         loop {
@@ -100,7 +105,7 @@ impl<'b> SseClient<'b> {
                 Some("elicitation/create") => {
                     let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": reply(&message["params"]) });
                     // Retries until a node accepts it; a broken stream is noticed by the next read.
-                    while !matches!(self.post_message(&answer).await, Ok(()) | Err(404)) {
+                    while !matches!(self.post_message(&answer).await, Ok(()) | Err((404, _))) {
                         tokio::time::sleep(RETRY_DELAY).await;
                     }
                 }

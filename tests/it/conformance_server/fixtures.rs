@@ -12,12 +12,15 @@ use super::verdict::{Suite, Verdict};
 use crate::conformance::examples;
 use crate::harness::TEST_TIMEOUT;
 use crate::peers::installed;
+use crate::servers::PYTHON_CONFORMANCE;
 
 /// The SDK of a fixture.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fixture {
     Rmcp,
     TypeScript,
+    /// The Python SDK's own server for the suite; it always speaks both eras.
+    Python,
 }
 
 /// The eras that a fixture serves.
@@ -42,6 +45,7 @@ impl Fixture {
         match self {
             Self::Rmcp => "rmcp",
             Self::TypeScript => "typescript",
+            Self::Python => "python",
         }
     }
 
@@ -51,6 +55,11 @@ impl Fixture {
         match self {
             Self::Rmcp => (text(examples("conformance_server").join("conformance_server")), arguments),
             Self::TypeScript => script("conformance.mjs", arguments).await,
+            Self::Python => {
+                assert!(shape == Shape::Both, "the server speaks both eras");
+                let port = (transport == "http").then_some("0");
+                PYTHON_CONFORMANCE.command(&[Some(transport), port].into_iter().flatten().collect::<Vec<_>>()).await
+            }
         }
     }
 

@@ -140,6 +140,24 @@ async fn the_admin_token_opens_metrics_and_status_from_anywhere() {
     rialto.stop().await;
 }
 
+#[tokio::test]
+async fn guesses_of_the_admin_token_are_counted_like_other_invalid_credentials() {
+    let file =
+        format!("admin = {{ token = \"operator-s3cret\" }}\naccess = {{ hosts = [\"gate.example\"] }}\n{ELEMENTS}");
+    let rialto = GatewayProcess::start("admin-guesses", &file).await;
+    let foreign = || rialto.get("/metrics").replace("host", "gate.example").header("x-forwarded-for", "10.0.0.1");
+    for n in 0..20 {
+        let guess = foreign().header("authorization", &format!("Bearer guess-{n}"));
+        assert_eq!(guess.status().await, 404, "{n}");
+        assert_eq!(foreign().status().await, 404, "who guesses nothing is not counted");
+    }
+    let refused = foreign().header("authorization", "Bearer guess").go().await;
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!(refused.status == 429 && (1..=60).contains(&wait), "{} {wait}", refused.status);
+    assert_eq!(foreign().header("authorization", "Bearer operator-s3cret").status().await, 200, "the operator passes");
+    rialto.stop().await;
+}
+
 /// Addresses and paths of the operator's network are in the status and nowhere a client can look.
 #[tokio::test]
 async fn addresses_and_paths_are_shown_to_operators_only() {

@@ -154,7 +154,8 @@ async fn access_limits_and_admin_settings_take_effect_with_the_servers() {
     let session = rialto.open("/mcp").await;
     let foreign = || rialto.get("/mcp").replace("host", "gate.example");
     let operator = || foreign_status(&rialto).header("authorization", "Bearer operator-s3cret");
-    assert_eq!((foreign().status().await, operator().status().await), (403, 404));
+    // The host is judged before the path: nobody learns which paths there are.
+    assert_eq!((foreign().status().await, operator().status().await), (403, 403));
     rialto.replace_config(&format!(
         "admin = {{ token = \"operator-s3cret\" }}\naccess = {{ hosts = [\"gate.example\"], origins = [\"https://app.example\"], allow_session_delete = false }}\nlimits = {{ sessions = 1, calls = 1, json_depth = 5, batch = 3 }}\n{ELEMENTS}{OTHER}"
     ));
@@ -343,4 +344,33 @@ async fn secrets_in_flags_are_masked_also_after_a_reload() {
     rialto.wait_for_log("second tells ***").await;
     let log = rialto.stop().await;
     assert!(!log.contains("flag-s3cret"), "{log}");
+}
+
+#[tokio::test]
+async fn reload_applies_limits_at_once_and_keeps_the_levels_of_others() {
+    let limit =
+        |name: &str, rate: &str| format!("[[policy.limits]]\nname = \"{name}\"\ntools = [\"*\"]\nrate = \"{rate}\"\n");
+    let rialto = GatewayProcess::start("limits", &format!("{ELEMENTS}{}", limit("kept", "5/h"))).await;
+    let session = rialto.open("/mcp").await;
+    let served = async || {
+        let answer = session.call("getElement", json!({ "name": "H" })).await;
+        !answer["result"]["content"][0]["text"].as_str().unwrap().starts_with("Rate limit")
+    };
+    assert!(served().await && served().await);
+    rialto.replace_config(&format!("{ELEMENTS}{}{}", limit("kept", "5/h"), limit("new", "1/h")));
+    let status =
+        rialto.until_status("the limit is there", |status| status["limits"].as_array().unwrap().len() == 2).await;
+    assert_eq!(status["limits"][0]["counted"], json!([{ "name": "rate", "used": 2, "limit": 5 }]));
+    assert!(served().await && !served().await);
+    rialto.replace_config(&format!("{ELEMENTS}{}", limit("kept", "5/h")));
+    rialto.until_status("the limit is gone", |status| status["limits"].as_array().unwrap().len() == 1).await;
+    assert!(served().await && served().await && !served().await, "five in all");
+    // A mistake changes nothing.
+    rialto.replace_config(&format!("{ELEMENTS}{}", limit("kept", "0/s")));
+    rialto.wait_for_log("allows nothing").await;
+    assert!(!served().await);
+    rialto.replace_config(ELEMENTS);
+    rialto.until_status("no limit is left", |status| status.get("limits").is_none()).await;
+    assert!(served().await);
+    rialto.stop().await;
 }

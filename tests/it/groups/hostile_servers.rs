@@ -2,6 +2,7 @@
 //! stays up, answers for them, and serves everybody else.
 
 use super::*;
+use crate::harness::until_with;
 use crate::harness::{Session, call as calling};
 use crate::scripted_server::InjectedFault;
 
@@ -139,6 +140,7 @@ async fn a_server_request_that_nests_too_deep_is_answered_with_an_error() {
         let (rialto, _good) = served_with_a_good_one(&bad).await;
         let session = rialto.open("2025-11-25").await;
         assert_served(&session, "bad").await;
+        bad.wait_streams().await;
         let deep = format!("{}{}", "[".repeat(FAR_TOO_DEEP), "]".repeat(FAR_TOO_DEEP));
         bad.send_text(&format!(r#"{{"jsonrpc":"2.0","id":"deep","method":"roots/list","params":{{"a":{deep}}}}}"#));
         // Its notification is dropped.
@@ -155,21 +157,22 @@ async fn a_server_request_that_nests_too_deep_is_answered_with_an_error() {
 
 /// Codes of the answers to requests whose id begins with `prefix`, received in the session of a client.
 fn answer_codes(server: &ScriptedServer, session: &str, prefix: &str) -> Vec<i64> {
-    let received =
-        server.received().into_iter().filter(|message| message.kind == "answer" && message.session == session);
-    received
-        .filter(|message| message.body["id"].as_str().is_some_and(|id| id.starts_with(prefix)))
-        .map(|message| message.body["error"]["code"].as_i64().unwrap_or_default())
-        .collect()
+    server.read_received(|message| {
+        let is_asked = message.body["id"].as_str().is_some_and(|id| id.starts_with(prefix));
+        let is_answer = message.kind == "answer" && message.session == session && is_asked;
+        is_answer.then(|| message.body["error"]["code"].as_i64().unwrap_or_default())
+    })
 }
 
 #[tokio::test]
 async fn server_requests_beyond_the_limit_are_refused_and_pings_are_answered() {
-    for (transport, limit) in [(ServerTransport::Http, 32), (ServerTransport::Sse, 64), (ServerTransport::Stdio, 64)] {
+    let limit = 128;
+    for transport in SESSION_TRANSPORTS {
         let bad = ScriptedServer::start("bad", transport).await;
         let (rialto, good) = served_with_a_good_one(&bad).await;
         let client = silent_client(&rialto).await;
         let session = call(&client, "bad__echo", json!({})).await["session"].as_str().unwrap().to_owned();
+        bad.wait_streams().await;
         let surplus = 200;
         for n in 0..limit + surplus {
             let params = r#"{"messages":[],"maxTokens":1}"#;
@@ -177,11 +180,19 @@ async fn server_requests_beyond_the_limit_are_refused_and_pings_are_answered() {
                 r#"{{"jsonrpc":"2.0","id":"ask{n}","method":"sampling/createMessage","params":{params}}}"#
             ));
         }
-        until("the surplus is refused", || answer_codes(&bad, &session, "ask").len() >= surplus).await;
+        let answered = |prefix| answer_codes(&bad, &session, prefix).len();
+        until_with(
+            "the surplus is refused",
+            || answered("ask") >= surplus,
+            || format!("{transport:?}, {} answers", answered("ask")),
+        )
+        .await;
         for n in 0..surplus {
             bad.send_text(&format!(r#"{{"jsonrpc":"2.0","id":"ping{n}","method":"ping"}}"#));
         }
-        until("every ping is answered", || answer_codes(&bad, &session, "ping").len() == surplus).await;
+        let is_answered = || answered("ping") == surplus;
+        until_with("every ping is answered", is_answered, || format!("{transport:?}, {} answers", answered("ping")))
+            .await;
         assert_eq!(answer_codes(&bad, &session, "ping"), vec![0; surplus], "{transport:?}");
         // The client of this test refuses what is beyond its own limit.
         let refused = answer_codes(&bad, &session, "ask");

@@ -4,6 +4,7 @@ use rialto::dialect::LegRule;
 
 use super::*;
 use crate::scripted_server::{DualServer, ServerCatalog, tool};
+use crate::servers::{Served, Spawned, TYPESCRIPT_LEGS};
 
 const TRANSPORTS: [ServerTransport; 2] = [ServerTransport::Http, ServerTransport::Stdio];
 
@@ -86,6 +87,25 @@ async fn each_client_gets_the_leg_of_its_own_era() {
         }
         assert_eq!(tools(&new).await, ["do", "newOnly"], "{transport:?}");
         assert_eq!(dual.per_request.count("initialize"), 0, "{transport:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_of_one_server_waits_for_its_own_leg() {
+    for transport in TRANSPORTS {
+        let dual = dual(transport).await;
+        let mut spec = dual_spec(&dual);
+        spec.settings.discovery_timeout = 3 * TEST_TIMEOUT;
+        let rialto = gateway(default_group_of(vec![spec])).await;
+        dual.handshake.hold_responses("initialize");
+        let opening = client(&rialto, ClientTransport::Http, "old");
+        tokio::pin!(opening);
+        // Longer than clients of a group of several servers would wait.
+        let early = tokio::time::timeout(Duration::from_secs(6), &mut opening).await;
+        assert!(early.is_err(), "{transport:?}: answered before its leg was known");
+        dual.handshake.open("initialize");
+        let (old, _) = within_timeout("the client is connected", opening).await;
+        assert_eq!(call(&old, "do", json!({})).await["server"], "old", "{transport:?}");
     }
 }
 
@@ -209,4 +229,61 @@ async fn both_legs_end_with_the_gateway() {
         rialto.stopped().await;
         until("no session is left open", || dual.handshake.sessions() == 0).await;
     }
+}
+
+/// A server of the official TypeScript SDK whose two eras differ, at `/mcp` or as a child.
+async fn check_sdk_legs(target: Target) {
+    let mut spec = upstream("legs", target.clone());
+    // SDK servers start slowly while all tests run.
+    spec.settings = ConnectionSettings { discovery_timeout: TEST_TIMEOUT, ping_interval: None, ..spec.settings };
+    let rialto = gateway(default_group_of(vec![spec])).await;
+    until("the upstream is settled", || rialto.group().view(Revision::NEWEST).all_settled()).await;
+    let old_offers = ["completions", "logging", "prompts", "tools"].as_slice();
+    let new_offers = ["resources", "tools"].as_slice();
+    for (transport, leg, offered) in [
+        (ClientTransport::PerRequest, "new", new_offers),
+        (ClientTransport::Http, "old", old_offers),
+        (ClientTransport::Sse, "old", old_offers),
+        (ClientTransport::PerRequest, "new", new_offers),
+    ] {
+        let (client, host) = client(&rialto, transport, leg).await;
+        assert_eq!(capabilities(&client), offered, "{transport:?}");
+        let instructions = client.server().instructions.as_ref().map(value);
+        assert_eq!(instructions, Some(format!("the {leg} leg").into()), "{transport:?}");
+        assert_eq!(tools(&client).await, ["do".to_owned(), format!("{leg}Only")], "{transport:?}");
+        assert_eq!(common_property(&client).await, leg, "{transport:?}");
+        let report = call(&client, "do", json!({ leg: "given" })).await;
+        let expected = json!({ "leg": leg, "given": { leg: "given" }, "answer": { "name": leg } });
+        assert_eq!((&report["leg"], &report["given"]), (&expected["leg"], &expected["given"]), "{transport:?}");
+        assert_eq!(report["answer"]["name"], leg, "{transport:?}: the leg asks its own client");
+        assert_eq!(host.server_requests().len(), 1, "{transport:?}");
+        match transport {
+            ClientTransport::PerRequest => {
+                let read = ask(&client, "resources/read", json!({ "uri": "test://news" })).await;
+                assert_eq!(read["contents"][0]["text"], "news");
+                refused(&client, "prompts/get", json!({ "name": "greet", "arguments": { "word": "x" } })).await;
+            }
+            _ => {
+                let greeting = json!({ "name": "greet", "arguments": { "word": "older" } });
+                let greeting = ask(&client, "prompts/get", greeting).await;
+                assert_eq!(greeting["messages"][0]["content"]["text"], "older");
+                refused(&client, "resources/read", json!({ "uri": "test://news" })).await;
+            }
+        }
+        let other = if leg == "new" { "oldOnly" } else { "newOnly" };
+        refused(&client, "tools/call", json!({ "name": other, "arguments": {} })).await;
+        client.close().await;
+    }
+}
+
+#[tokio::test]
+async fn clients_see_their_own_leg_of_an_sdk_server_over_http() {
+    let served = Served::start(TYPESCRIPT_LEGS, &["http", "0"]).await;
+    check_sdk_legs(served.target("/mcp")).await;
+}
+
+#[tokio::test]
+async fn clients_see_their_own_leg_of_an_sdk_server_over_stdio() {
+    let spawned = Spawned::new(TYPESCRIPT_LEGS, &["stdio"]).await;
+    check_sdk_legs(spawned.target.clone()).await;
 }

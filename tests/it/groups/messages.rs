@@ -427,7 +427,7 @@ async fn a_server_request_is_withdrawn_when_its_call_is_cancelled() {
                     drop(question);
                     break;
                 }
-                Reply::Notification(_) => {}
+                Reply::Notification(_) | Reply::Piece(_) => {}
                 Reply::End(answer) => panic!("{answer:?}"),
             }
         }

@@ -296,7 +296,8 @@ async fn stopping_right_after_a_reload_ends_the_removed_upstreams_first() {
     assert!(rialto.stopped().await);
     // The catalog and the client had a session each.
     assert_eq!((a.count("DELETE"), a.sessions()), (2, 0));
-    assert_eq!(crate::children::marked(&b.marker()), [0; 0]);
+    // A child that was still being connected is killed, and may take a moment.
+    crate::children::gone(&b.marker()).await;
 }
 
 /// Waits until a resource is reported as updated.

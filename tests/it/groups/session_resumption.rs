@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http::HeaderMap;
-use rialto::call::{Call, Caller, ClientInfo as Caps, ClientSink, DropGuard, GatewaySlot, Reply, ServerRequest};
+use rialto::call::{
+    AnswerDelivery, Call, Caller, ClientInfo as Caps, ClientSink, DropGuard, GatewaySlot, Reply, ServerRequest,
+};
 use rialto::protocol::Level;
 use tokio_util::sync::CancellationToken;
 
@@ -111,10 +112,12 @@ impl MovingClient {
             method: method.into(),
             params: Some(Raw::of(params).into()),
             client: Arc::new(client),
-            caller: Arc::new(Caller { principal: "ada".into(), peer: None, headers: HeaderMap::new() }),
+            caller: Arc::new(Caller::local(rialto::identity::Identity::local())),
             level: None,
             progress_token: None,
             sink: Some(Arc::clone(self) as _),
+            limits: None,
+            delivery: AnswerDelivery::Whole,
         }
     }
 
@@ -123,7 +126,7 @@ impl MovingClient {
         loop {
             match within_timeout(method, replies.next()).await.unwrap() {
                 Reply::End(answer) => return value(&answer.outcome.unwrap_or_else(|error| panic!("{error:?}"))),
-                Reply::Notification(_) => {}
+                Reply::Notification(_) | Reply::Piece(_) => {}
                 Reply::ServerRequest(question) => question.abandon(),
             }
         }

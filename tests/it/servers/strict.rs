@@ -265,10 +265,19 @@ async fn a_slow_discovery_response_is_not_taken_for_a_handshake_server() {
     in_time("closed", client.close()).await;
 }
 
-/// In 2025-03-26 a server may send a batch in one SSE event or in a JSON response.
+/// How a server sends several messages at once.
+#[derive(Clone, Copy, Debug)]
+enum Together {
+    BatchInEvent,
+    BatchInBody,
+    /// One message per line, as the conformance suite's example server does.
+    LinesInBody,
+}
+
+/// In 2025-03-26 a server may send a batch in one SSE event or in a JSON response; some write lines instead.
 #[tokio::test]
-async fn batches_from_a_2025_03_26_server_are_read() {
-    for in_event in [true, false] {
+async fn messages_that_a_server_sends_together_are_read() {
+    for together in [Together::BatchInEvent, Together::BatchInBody, Together::LinesInBody] {
         let target = serve(move |request| match (request.verb.as_str(), request.body["method"].as_str()) {
             (_, Some("server/discover")) => error_response(400, "Bad Request: Missing session ID"),
             (_, Some("initialize")) => {
@@ -286,9 +295,11 @@ async fn batches_from_a_2025_03_26_server_are_read() {
                     { "jsonrpc": "2.0", "method": "notifications/message", "params": logged },
                     { "jsonrpc": "2.0", "id": request.body["id"], "result": { "content": content } },
                 ]);
-                match in_event {
-                    true => events(&[format!("data: {batch}\n\n")], false),
-                    false => respond(200, "application/json", batch.to_string()),
+                let lines = batch.as_array().unwrap().iter().map(|message| format!("{message}\r\n"));
+                match together {
+                    Together::BatchInEvent => events(&[format!("data: {batch}\n\n")], false),
+                    Together::BatchInBody => respond(200, "application/json", batch.to_string()),
+                    Together::LinesInBody => respond(200, "application/json", lines.collect::<String>()),
                 }
             }
             (_, Some("logging/setLevel")) => result(&request, json!({})),
@@ -299,7 +310,38 @@ async fn batches_from_a_2025_03_26_server_are_read() {
         let (client, host) = connect(&target, None).await.unwrap();
         assert_eq!(client.revision(), Revision::V2025_03_26);
         assert_eq!(text(&call(&client, "echo", json!({})).await), "at last");
-        assert_eq!((host.take_progress(), host.has_logged("in a batch")), (vec![1], true), "{in_event}");
+        assert_eq!((host.take_progress(), host.has_logged("in a batch")), (vec![1], true), "{together:?}");
         in_time("closed", client.close()).await;
     }
+}
+
+/// A listen stream as JSON lines instead of SSE, as the conformance suite's example server sends it.
+#[tokio::test]
+async fn a_listen_stream_of_json_lines_is_read() {
+    let target = serve(move |request| match request.body["method"].as_str() {
+        Some("server/discover") => {
+            let able = json!({ "tools": { "listChanged": true } });
+            result(&request, json!({ "supportedVersions": ["2026-07-28"], "capabilities": able }))
+        }
+        Some("subscriptions/listen") => {
+            let meta = json!({ "io.modelcontextprotocol/subscriptionId": request.body["id"] });
+            let line = |method: &str, params: Value| json!({ "jsonrpc": "2.0", "method": method, "params": params });
+            let granted = json!({ "_meta": meta, "notifications": { "toolsListChanged": true } });
+            let lines = [
+                line("notifications/subscriptions/acknowledged", granted),
+                line("notifications/tools/list_changed", json!({ "_meta": meta })),
+            ];
+            let lines = lines.map(|line| Ok(Frame::data(Bytes::from(format!("{line}\n")))));
+            let body = StreamBody::new(stream::iter(lines).chain(stream::pending()));
+            Response::builder().header("content-type", "application/json").body(BodyExt::boxed(body)).unwrap()
+        }
+        _ => respond(404, "text/plain", ""),
+    })
+    .await;
+    let (client, _) = connect(&target, Some(Revision::NEWEST)).await.unwrap();
+    let filter = ListenRequest { lists: true, ..ListenRequest::default() };
+    let mut listening = in_time("listening", client.listen(filter)).await.unwrap();
+    let notified = in_time("notified", listening.next()).await.unwrap();
+    assert_eq!(notified.method, NotificationMethod::ToolsChanged);
+    in_time("closed", client.close()).await;
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rialto::store::traits::{SessionDelta, StoredEvent, StoredSession, WriteOutcome};
+use rialto::store::traits::{RecordWrite, SessionDelta, StoredEvent, StoredSession, WriteOutcome};
 use rialto::store::{ClusterStore, MemoryStore, NodeId};
 
 use super::{LONG_TTL, event};
@@ -23,7 +23,7 @@ enum StoreStep {
 }
 
 /// Session index, record with its version, events, and the position before which events are trimmed.
-type ModelWrite = (usize, Option<(u64, Vec<u8>)>, Vec<Vec<u8>>, u64);
+type ModelWrite = (usize, Option<(u64, RecordWrite)>, Vec<Vec<u8>>, u64);
 
 const NODES: usize = 3;
 const SESSIONS: usize = 4;
@@ -32,6 +32,7 @@ const SESSIONS: usize = 4;
 struct ModelSession {
     owner: Option<NodeId>,
     record: Bytes,
+    changes: Option<Bytes>,
     version: u64,
     events: Vec<StoredEvent>,
     last: u64,
@@ -47,9 +48,13 @@ struct Model {
 fn step() -> impl Strategy<Value = StoreStep> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..8);
     let (session, node) = (0..SESSIONS, 0..NODES);
+    let record = (any::<bool>(), bytes()).prop_map(|(is_whole, record)| match is_whole {
+        true => RecordWrite::Whole(record.into()),
+        false => RecordWrite::Changes(record.into()),
+    });
     let write = (
         session.clone(),
-        prop::option::of((0..4u64, bytes())),
+        prop::option::of((0..4u64, record)),
         prop::collection::vec(bytes(), 0..4),
         prop_oneof![Just(0), 0..20u64],
     );
@@ -80,7 +85,7 @@ impl Model {
                 let done = store.create(&id(session), &owner, record.clone(), LONG_TTL).await.unwrap();
                 assert_eq!(done, !self.sessions.contains_key(&session));
                 let (owner, events) = (Some(owner), vec![]);
-                let new = ModelSession { owner, record, version: 0, events, last: 0, deleted: false };
+                let new = ModelSession { owner, record, changes: None, version: 0, events, last: 0, deleted: false };
                 self.sessions.entry(session).or_insert(new);
             }
             StoreStep::Claim(session, from, to) => {
@@ -115,7 +120,7 @@ impl Model {
     async fn write(&mut self, store: &dyn ClusterStore, node: usize, writes: Vec<ModelWrite>) {
         let (mut all, mut expected) = (Vec::new(), Vec::new());
         for (session, record, events, keep_from) in writes {
-            let (version, record) = record.map_or((0, None), |(version, record)| (version, Some(Bytes::from(record))));
+            let (version, record) = record.map_or((0, None), |(version, record)| (version, Some(record)));
             let kept = self.owned(session, node);
             let mut last = kept.as_ref().map_or(0, |kept| kept.last);
             let mut next = |bytes| {
@@ -127,7 +132,11 @@ impl Model {
                 Err(why) => why,
                 Ok(kept) => {
                     if let Some(record) = record.clone().filter(|_| version >= kept.version) {
-                        (kept.record, kept.version) = (record, version);
+                        kept.version = version;
+                        match record {
+                            RecordWrite::Whole(record) => (kept.record, kept.changes) = (record, None),
+                            RecordWrite::Changes(changes) => kept.changes = Some(changes),
+                        }
                     }
                     kept.events.extend(events.clone());
                     kept.events.retain(|event| event.id.position >= keep_from);
@@ -148,7 +157,11 @@ impl Model {
             let (id, kept) = (format!("s{session}"), self.sessions.get(&session));
             let found = store.load(&id).await.unwrap();
             let there = kept.filter(|kept| !kept.deleted);
-            let expected = there.map(|kept| StoredSession { owner: kept.owner.clone(), record: kept.record.clone() });
+            let expected = there.map(|kept| StoredSession {
+                owner: kept.owner.clone(),
+                record: kept.record.clone(),
+                changes: kept.changes.clone(),
+            });
             assert_eq!(found, expected);
             assert_eq!(store.read_events(&id).await.unwrap(), kept.map(|kept| kept.events.clone()).unwrap_or_default());
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::traits::NodeStatus;
+use rialto::store::traits::{MailboxLimits, NodeStatus, SendOutcome};
 use rialto::store::{ClusterStore, NodeId};
 
 use super::{LONG_TTL, SHORT_TTL, until};
@@ -48,6 +48,28 @@ pub async fn a_new_incarnation_replaces_the_old_one(store: Arc<dyn ClusterStore>
     assert_eq!(store.find_node("a").await.unwrap().as_ref(), Some(&new));
     assert_eq!(store.find_node("b").await.unwrap(), None);
     assert_eq!(store.members().await.unwrap(), [new]);
+}
+
+pub async fn a_full_mailbox_refuses_requests_and_takes_replies(store: Arc<dyn ClusterStore>) {
+    let MailboxLimits { messages, bytes } = MailboxLimits::DEFAULT;
+    let (many, large) = (NodeId::generate("many"), NodeId::generate("large"));
+    for _ in 0..10 {
+        let batch = vec![Bytes::from_static(b"x"); messages / 10];
+        assert_eq!(store.send(&many, batch, LONG_TTL).await.unwrap(), SendOutcome::Sent);
+    }
+    // A store may count what it needs for the messages, which is more than their bytes.
+    let mut sent = 0;
+    while store.send(&large, vec![Bytes::from(vec![b'x'; bytes / 64])], LONG_TTL).await.unwrap() == SendOutcome::Sent {
+        sent += 1;
+    }
+    assert!((32..=64).contains(&sent), "{sent} of 64 messages fit");
+    for node in [&many, &large] {
+        assert_eq!(store.send(node, texts(0..1), LONG_TTL).await.unwrap(), SendOutcome::MailboxFull);
+        store.reply(node, texts(0..1), LONG_TTL).await.unwrap();
+    }
+    // What was received makes room.
+    while !store.receive(&many).await.unwrap().ends_with(&texts(0..1)) {}
+    assert_eq!(store.send(&many, texts(0..1), LONG_TTL).await.unwrap(), SendOutcome::Sent);
 }
 
 pub async fn leave_ends_the_lease_at_once(store: Arc<dyn ClusterStore>) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rialto::store::redis::RedisOptions;
-use rialto::store::traits::{EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, WriteOutcome};
+use rialto::store::traits::{EventStore, NodeStatus, NodeStore, RecordWrite, SessionDelta, SessionStore, WriteOutcome};
 use rialto::store::{ClusterStore, NodeId, RedisStore, StoreError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -157,7 +157,7 @@ async fn a_full_server_rejects_writes_atomically() {
         let () = server.ask(redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes)).await;
     };
     allow(1000).await;
-    let record = Some(Bytes::from_static(b"new"));
+    let record = Some(RecordWrite::Whole(Bytes::from_static(b"new")));
     for all in
         [SessionDelta { record, ..delta(vec![event(0, 2, "y")]) }, delta(vec![event(0, 2, "y"), event(0, 3, "z")])]
     {
@@ -166,7 +166,7 @@ async fn a_full_server_rejects_writes_atomically() {
     }
     let refused = [
         store.create("t", &a, Bytes::new(), LONG_TTL).await.map(drop),
-        store.send(&a, vec![message()], LONG_TTL).await,
+        store.send(&a, vec![message()], LONG_TTL).await.map(drop),
     ];
     for full in refused.map(Result::unwrap_err) {
         assert!(full.to_string().contains("maxmemory") && !full.maybe_applied, "{full}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rialto::store::traits::{SessionDelta, StoredSession, WriteOutcome};
+use rialto::store::traits::{RecordWrite, SessionDelta, StoredSession, WriteOutcome};
 use rialto::store::{ClusterStore, NodeId};
 
 use super::{LONG_TTL, SHORT_TTL, batch, delta, event, until};
@@ -13,7 +13,7 @@ pub async fn create_is_refused_for_an_existing_session(store: Arc<dyn ClusterSto
     assert_eq!(store.load("s").await.unwrap(), None);
     assert!(store.create("s", &a, Bytes::from_static(b"one"), LONG_TTL).await.unwrap());
     assert!(!store.create("s", &b, Bytes::from_static(b"two"), LONG_TTL).await.unwrap());
-    let kept = StoredSession { owner: Some(a), record: Bytes::from_static(b"one") };
+    let kept = StoredSession { owner: Some(a), record: Bytes::from_static(b"one"), changes: None };
     assert_eq!(store.load("s").await.unwrap(), Some(kept));
     assert_eq!(store.load("t").await.unwrap(), None);
     assert_eq!(store.read_events("s").await.unwrap(), []);
@@ -103,8 +103,7 @@ pub async fn delete_leaves_a_tombstone_and_no_events(store: Arc<dyn ClusterStore
 pub async fn only_the_owner_can_write(store: Arc<dyn ClusterStore>) {
     let (a, b) = (NodeId::generate("a"), NodeId::generate("b"));
     store.create("s", &a, Bytes::from_static(b"old"), LONG_TTL).await.unwrap();
-    let all =
-        SessionDelta { record: Some(Bytes::from_static(b"new")), ..delta(vec![event(3, 1, "x"), event(0, 2, "y")]) };
+    let all = SessionDelta { record: Some(whole("new")), ..delta(vec![event(3, 1, "x"), event(0, 2, "y")]) };
     assert_eq!(store.write_deltas(&b, &batch("s", all.clone())).await.unwrap(), [WriteOutcome::NotOwner]);
     assert_eq!(store.write_deltas(&b, &batch("none", all.clone())).await.unwrap(), [WriteOutcome::NotFound]);
     // The refused write changed nothing.
@@ -129,11 +128,36 @@ pub async fn only_the_owner_can_write(store: Arc<dyn ClusterStore>) {
     assert_eq!(store.read_events("s").await.unwrap().last().unwrap().event, "w");
 }
 
+fn whole(record: &'static str) -> RecordWrite {
+    RecordWrite::Whole(record.into())
+}
+
+pub async fn changes_are_kept_beside_the_record_until_it_is_written_whole(store: Arc<dyn ClusterStore>) {
+    let a = NodeId::generate("a");
+    store.create("s", &a, Bytes::from_static(b"0"), LONG_TTL).await.unwrap();
+    let write = async |version: u64, record: RecordWrite| {
+        let all = SessionDelta { record: Some(record), version, ..delta(vec![]) };
+        assert_eq!(store.write_deltas(&a, &batch("s", all)).await.unwrap(), [WriteOutcome::Applied]);
+        let stored = store.load("s").await.unwrap().unwrap();
+        (stored.record, stored.changes)
+    };
+    let changes = |text: &'static str| RecordWrite::Changes(text.into());
+    let stored = |record: &'static str, changes: Option<&'static str>| (record.into(), changes.map(Bytes::from));
+    assert_eq!(write(2, changes("2")).await, stored("0", Some("2")));
+    assert_eq!(write(1, changes("1")).await, stored("0", Some("2")), "it is late");
+    assert_eq!(write(1, whole("late")).await, stored("0", Some("2")), "so is this");
+    assert_eq!(write(3, changes("3")).await, stored("0", Some("3")));
+    assert_eq!(write(4, whole("4")).await, stored("4", None));
+    assert_eq!(write(5, changes("5")).await, stored("4", Some("5")));
+    store.delete("s", &a).await.unwrap();
+    assert_eq!(store.load("s").await.unwrap(), None);
+}
+
 pub async fn a_record_with_an_older_version_is_ignored(store: Arc<dyn ClusterStore>) {
     let (a, b) = (NodeId::generate("a"), NodeId::generate("b"));
     store.create("s", &a, Bytes::from_static(b"0"), LONG_TTL).await.unwrap();
     let write = async |node: &NodeId, version: u64, record: &'static str, events| {
-        let all = SessionDelta { record: Some(record.into()), version, ..delta(events) };
+        let all = SessionDelta { record: Some(whole(record)), version, ..delta(events) };
         assert_eq!(store.write_deltas(node, &batch("s", all)).await.unwrap(), [WriteOutcome::Applied]);
         store.load("s").await.unwrap().unwrap().record
     };
@@ -187,7 +211,10 @@ pub async fn events_may_be_large_and_binary(store: Arc<dyn ClusterStore>) {
     let events = vec![event(0, 1, all.clone()), event(u32::MAX, 2, large), event(7, 3, Bytes::new())];
     let record = Bytes::from(vec![0xff; 1 << 20]);
     let written = store
-        .write_deltas(&a, &batch("s", SessionDelta { record: Some(record.clone()), ..delta(events.clone()) }))
+        .write_deltas(
+            &a,
+            &batch("s", SessionDelta { record: Some(RecordWrite::Whole(record.clone())), ..delta(events.clone()) }),
+        )
         .await;
     assert_eq!(written.unwrap(), [WriteOutcome::Applied]);
     assert_eq!(store.read_events("s").await.unwrap(), events);

@@ -1,4 +1,4 @@
-//! A client without a session has one place at a server that keeps sessions: its calls, reads, subscriptions, listeners and
+//! A client without a session has one lease at a server that keeps sessions: its calls, reads, subscriptions, listeners and
 //! lists use one upstream session.
 
 use super::*;
@@ -55,12 +55,12 @@ async fn a_stateless_client_hears_and_lists_what_its_calls_did() {
         let told = within_timeout("a list change", events.message()).await.unwrap();
         assert_eq!(told["method"], TOOLS_CHANGED, "{transport:?}");
         assert_eq!(tools_with(&rialto, &none).await, ["echo", "do", "more"], "{transport:?}");
-        // A client that may be asked other things has another place.
+        // A client that may be asked other things has another lease.
         let sampling = json!({ "sampling": {} });
         let other = call_with(&rialto, &sampling, json!([])).await;
         assert_ne!(other["session"], first["session"], "{transport:?}");
         assert_eq!(tools_with(&rialto, &sampling).await, ["echo", "do"], "{transport:?}");
-        assert_eq!(server.sessions(), 3, "{transport:?}: the catalog's and two places");
+        assert_eq!(server.sessions(), 3, "{transport:?}: the catalog's and two leases");
         drop(events);
         server.wait_received("resources/unsubscribe", 1).await;
     }
@@ -92,7 +92,7 @@ async fn grown_tools_of_a_stateless_client_can_be_called_in_a_group() {
 }
 
 #[tokio::test]
-async fn spellings_of_client_capabilities_do_not_multiply_places() {
+async fn spellings_of_client_capabilities_do_not_multiply_leases() {
     for transport in TRANSPORTS {
         let server = ScriptedServer::start("server", transport).await;
         let rialto = group(&[&server]).await;
@@ -106,7 +106,7 @@ async fn spellings_of_client_capabilities_do_not_multiply_places() {
 }
 
 #[tokio::test]
-async fn parallel_calls_of_a_stateless_client_share_its_place() {
+async fn parallel_calls_of_a_stateless_client_share_its_lease() {
     for transport in TRANSPORTS {
         let server = ScriptedServer::start("server", transport).await;
         let rialto = group(&[&server]).await;
@@ -127,15 +127,21 @@ async fn parallel_calls_of_a_stateless_client_share_its_place() {
     }
 }
 
+/// Two clients with sessions, and a server that has room for the lease of one.
+async fn two_clients_for_one_lease(server: &ScriptedServer) -> (Rialto, Client, Client) {
+    let mut spec = spec(server);
+    spec.max_leases = 1;
+    let rialto = gateway(default_group_of(vec![spec])).await;
+    let (ada, _) = client(&rialto, ClientTransport::Http, "ada").await;
+    let (bob, _) = client(&rialto, ClientTransport::Http, "bob").await;
+    (rialto, ada, bob)
+}
+
 #[tokio::test]
 async fn an_idle_lease_is_closed_before_anybody_is_refused() {
     for transport in TRANSPORTS {
         let server = ScriptedServer::start("server", transport).await;
-        let mut spec = spec(&server);
-        spec.max_leases = 1;
-        let rialto = gateway(default_group_of(vec![spec])).await;
-        let (ada, _) = client(&rialto, ClientTransport::Http, "ada").await;
-        let (bob, _) = client(&rialto, ClientTransport::Http, "bob").await;
+        let (rialto, ada, bob) = two_clients_for_one_lease(&server).await;
         let sessions =
             [call(&ada, "do", json!({})).await, call(&bob, "do", json!({})).await].map(|one| one["session"].clone());
         assert_ne!(sessions[0], sessions[1], "{transport:?}");
@@ -163,11 +169,7 @@ async fn one_caller_cannot_take_every_lease() {
 async fn a_server_that_cannot_be_reached_costs_no_lease() {
     for transport in TRANSPORTS {
         let server = ScriptedServer::start("server", transport).await;
-        let mut spec = spec(&server);
-        spec.max_leases = 1;
-        let rialto = gateway(default_group_of(vec![spec])).await;
-        let (ada, _) = client(&rialto, ClientTransport::Http, "ada").await;
-        let (bob, _) = client(&rialto, ClientTransport::Http, "bob").await;
+        let (rialto, ada, bob) = two_clients_for_one_lease(&server).await;
         let error = json!({ "code": -32603, "message": "not now" });
         server.inject_fault("initialize", InjectedFault::Error(error));
         assert_eq!(refused(&ada, "tools/call", json!({ "name": "do" })).await.0, -32603, "{transport:?}");
