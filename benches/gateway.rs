@@ -21,6 +21,11 @@ mod document;
 mod folder;
 #[path = "gateway/fronts.rs"]
 mod fronts;
+#[path = "../tests/instructions/guarded.rs"]
+#[allow(unreachable_pub, reason = "the guards of instructions use it, too")]
+mod guarded;
+#[path = "gateway/guards.rs"]
+mod guards;
 #[path = "common/limits.rs"]
 mod limits;
 #[path = "gateway/lists.rs"]
@@ -132,6 +137,17 @@ async fn run_all(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(), Failure>
         let report = pairs_report::Report::new(plan, &measured);
         targets.pairs(&report.bridged());
         document.put("pairs", &report.how(), &report.table());
+    }
+    if plan.has(Part::Guards) && plan.wants(Frontend::Rialto) {
+        let measured = guards::measure(plan).await?;
+        targets.guards(&guards::ratios(&measured));
+        let plan::Pairs { sessions, bytes, rounds, calls } = plan.pairs;
+        let how = format!(
+            "The same call by callers that nobody knows, by an API key, and by a signed token with ten rules and two \
+             limits. {sessions} sessions, answers of {bytes} bytes in JSON, {rounds} rounds of {calls} calls; the last \
+             column is divided round by round."
+        );
+        document.put("guards", &how, &guards::table(&measured));
     }
     if plan.has(Part::Memory) {
         let measured = memory::measure(plan, missing).await?;

@@ -91,7 +91,7 @@ impl Node {
         let store = store.map(|url| format!("store = \"{url}\"\n")).unwrap_or_default();
         let text = format!("listen = \"127.0.0.1:0\"\n{store}\n[log]\nfilter = \"error\"\n\n{rest}");
         let file = folder.write("rialto.toml", &text)?;
-        program.args(["serve", "--config"]).arg(file);
+        program.args(["serve", "--log", "warn", "--config"]).arg(file);
         Ok(Self { server: Server::start(program).await?, _folder: folder })
     }
 

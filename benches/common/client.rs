@@ -42,6 +42,8 @@ pub(crate) struct Connection {
     address: SocketAddr,
     /// Path of the POST requests.
     path: &'static str,
+    /// Line of the head that says who calls; may be empty.
+    credential: String,
     received: Vec<u8>,
 }
 
@@ -62,7 +64,14 @@ impl Connection {
     pub(crate) async fn open_at(address: SocketAddr, path: &'static str) -> Result<Self, Failure> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, address, path, received: Vec::with_capacity(4096) })
+        Ok(Self { stream, address, path, credential: String::new(), received: Vec::with_capacity(4096) })
+    }
+
+    /// Sends this value of `Authorization` with every request.
+    #[must_use]
+    pub(crate) fn with_authorization(mut self, value: &str) -> Self {
+        self.credential = format!("Authorization: {value}\r\n");
+        self
     }
 
     /// Reconnects if the server closed the idle connection.
@@ -78,10 +87,10 @@ impl Connection {
     }
 
     fn post(&self, headers: &str, body: &str) -> Vec<u8> {
-        let (address, path, length) = (self.address, self.path, body.len());
+        let (address, path, credential, length) = (self.address, self.path, &self.credential, body.len());
         format!(
             "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-             Accept: application/json, text/event-stream\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+             Accept: application/json, text/event-stream\r\n{credential}{headers}Content-Length: {length}\r\n\r\n{body}"
         )
         .into_bytes()
     }
@@ -124,7 +133,7 @@ impl Connection {
 
     /// Fetches the body at a path.
     pub(crate) async fn get(&mut self, path: &str) -> Result<Vec<u8>, Failure> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{}\r\n", self.address, self.credential);
         let response = self.round_trip(request.as_bytes()).await?;
         response.expect_success()?;
         Ok(response.body.to_vec())
@@ -151,8 +160,10 @@ impl Connection {
 
     /// Opens the session's GET stream, which stays open as long as the connection.
     pub(crate) async fn listen(&mut self, session: &str) -> Result<(), Failure> {
-        let (address, path, headers) = (self.address, self.path, session_headers(Some(session)));
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n{headers}\r\n");
+        let (address, path, credential) = (self.address, self.path, &self.credential);
+        let headers = session_headers(Some(session));
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n{credential}{headers}\r\n");
         self.stream.write_all(request.as_bytes()).await?;
         let end = self.read_head().await?;
         let head = head_text(&self.received, end)?;

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 /// Median, minimum and maximum of several figures.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) least: f64,

@@ -9,10 +9,11 @@ use crate::fronts::Frontend;
 use crate::spread::{compiler, machine, today};
 
 /// Sections in order: name, title, introduction.
-const SECTIONS: [(&str, &str, &str); 7] = [
+const SECTIONS: [(&str, &str, &str); 8] = [
     ("targets", "Targets", ""),
     ("calls", "Calls", "![Processor time and latency of a call through each gateway](performance.svg)\n\n"),
     ("pairs", "Clients and servers of the same and of different eras", ""),
+    ("guards", "Credentials, rules and limits", ""),
     ("memory", "Memory", ""),
     ("lists", "Merged lists", ""),
     ("starts", "Starts and sizes", ""),

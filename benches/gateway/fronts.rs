@@ -129,10 +129,22 @@ pub(crate) async fn rialto(
     folder: &Folder,
     plan: &Plan,
 ) -> Result<Server, Failure> {
+    rialto_with("", program, servers, folder, plan).await
+}
+
+/// The same with more lines at the end of the file.
+pub(crate) async fn rialto_with(
+    more: &str,
+    program: Command,
+    servers: &[String],
+    folder: &Folder,
+    plan: &Plan,
+) -> Result<Server, Failure> {
     let mut text = "listen = \"127.0.0.1:0\"\n\n[log]\nfilter = \"warn\"\n".to_owned();
     for (n, reached) in servers.iter().enumerate() {
         text += &format!("\n[servers.upstream{n}]\n{reached}");
     }
+    text += &format!("\n{more}");
     let file = folder.write("rialto.toml", &text)?;
     let mut command = match plan.under.split_first() {
         None => program,
@@ -142,7 +154,8 @@ pub(crate) async fn rialto(
             command
         }
     };
-    command.args(["serve", "--config"]).arg(file);
+    // nginx writes no access log either.
+    command.args(["serve", "--log", "warn", "--config"]).arg(file);
     Server::start(command).await
 }
 

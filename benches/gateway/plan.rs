@@ -17,6 +17,8 @@ pub(crate) enum Part {
     Calls,
     /// Calls between clients and upstreams of the same and of different eras.
     Pairs,
+    /// Calls with and without credentials, rules and limits.
+    Guards,
     /// Resident memory.
     Memory,
     /// Merged lists of tools.
@@ -26,12 +28,13 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 5] = [Self::Calls, Self::Pairs, Self::Memory, Self::Lists, Self::Starts];
+    pub(crate) const ALL: [Self; 6] = [Self::Calls, Self::Pairs, Self::Guards, Self::Memory, Self::Lists, Self::Starts];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Calls => "calls",
             Self::Pairs => "pairs",
+            Self::Guards => "guards",
             Self::Memory => "memory",
             Self::Lists => "lists",
             Self::Starts => "starts",
@@ -238,6 +241,7 @@ impl Plan {
         let part = |part: Part, time: Duration| if self.has(part) { time } else { Duration::ZERO };
         part(Part::Calls, calls * 5 / 4 + Duration::from_secs(10) * count)
             + part(Part::Pairs, Duration::from_millis(3) * (self.pairs.rounds * self.pairs.calls / 100) as u32)
+            + part(Part::Guards, Duration::from_millis(3) * (self.pairs.rounds * self.pairs.calls / 100) as u32)
             + part(Part::Memory, Duration::from_secs(15) * (count + repeats))
             + part(Part::Lists, turns * 8)
             + part(Part::Starts, Duration::from_millis(1_500) * count * (repeats + 2))

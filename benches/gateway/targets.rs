@@ -24,13 +24,15 @@ const LARGE: Target = ("CPU of a forwarded call, 1 MB, 16 sessions", "at most 1.
 const LATE: Target = ("p99 of a forwarded call, 100 B, 16 sessions", "at most 2 times nginx");
 const NEXT: Target = ("calls per CPU second, 100 B, 16 sessions", "at least 5 times the next best MCP gateway");
 const BRIDGE: Target = ("CPU of a bridged call", "at most 1.3 times the mean of those that are not");
+const KEY: Target = ("CPU of a call with an API key", "at most 1.05 times that without");
+const TOKEN: Target = ("CPU of a call with a JWT, ten rules and two limits", "at most 1.10 times that without");
 const SESSION: Target = ("an idle session", "at most 2 KiB");
 const STREAM: Target = ("an open stream", "at most 24 KiB");
 const LIST: Target = ("CPU of a merged list of 50 upstreams", "at most 1.5 times the same list of one");
 const START: Target = ("start to first answer", "less than 100 ms");
 const FLAT: Target = ("memory over ten million calls", "flat: at the end at most 5% above the first tenth");
 
-const ALL: [Target; 10] = [SMALL, LARGE, LATE, NEXT, BRIDGE, SESSION, STREAM, LIST, START, FLAT];
+const ALL: [Target; 12] = [SMALL, LARGE, LATE, NEXT, BRIDGE, KEY, TOKEN, SESSION, STREAM, LIST, START, FLAT];
 
 /// Results by target.
 #[derive(Debug, Default)]
@@ -75,6 +77,15 @@ impl Targets {
     /// Checks bridged calls against the mean of unbridged ones.
     pub(crate) fn pairs(&mut self, bridged: &[(String, Spread)]) {
         self.judge(BRIDGE, bridged, |ratio| ratio <= 1.3);
+    }
+
+    /// Checks calls of known callers against those of unknown ones.
+    pub(crate) fn guards(&mut self, ratios: &[(&'static str, String, Spread)]) {
+        for (target, most, is_key) in [(KEY, 1.05, true), (TOKEN, 1.10, false)] {
+            let of_kind = ratios.iter().filter(|(label, ..)| (*label == "API key") == is_key);
+            let measured: Vec<_> = of_kind.map(|(_, name, spread)| (name.clone(), *spread)).collect();
+            self.judge(target, &measured, |ratio| ratio <= most);
+        }
     }
 
     /// Checks the memory of Rialto over HTTP, in KiB.

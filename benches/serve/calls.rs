@@ -48,7 +48,7 @@ const HYDROGEN: ToolCall =
 /// Starts Rialto with the built-in server and default settings.
 pub(crate) async fn rialto() -> Result<Server, Failure> {
     let mut command = Server::rialto();
-    command.args(["serve", "--listen", "127.0.0.1:0"]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn"]);
     Server::start(command).await
 }
 
