@@ -109,8 +109,10 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         let settings = config.app_settings();
-        let applied = inbound.gateway.apply(&settings.gateway);
+        let servers = settings.gateway.clone();
+        // Access comes first: no added server is reachable under the rules of the file before.
         apply_settings(inbound, settings);
+        let applied = inbound.gateway.apply(&servers);
         tracing::info!(
             added = ?applied.added,
             changed = ?applied.changed,

@@ -180,6 +180,47 @@ async fn access_limits_and_admin_settings_take_effect_with_the_servers() {
     rialto.stop().await;
 }
 
+/// A stranger that asks for the added group all the time gets what an unknown path gets, then 401, and nothing between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_added_group_is_never_served_under_the_access_rules_of_the_file_before() {
+    const RELOADS: usize = 20;
+    let closed = "access = { tokens = { ann = \"ann-s3cret\" } }\n";
+    let rialto = GatewayProcess::start("added-closed", ELEMENTS).await;
+    let seen = Arc::new(parking_lot::Mutex::new(std::collections::BTreeMap::<u16, usize>::new()));
+    let (stop, address) = (Arc::new(AtomicBool::new(false)), rialto.address);
+    let strangers: Vec<_> = (0..4)
+        .map(|_| {
+            let (stop, seen) = (Arc::clone(&stop), Arc::clone(&seen));
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let status = HttpRequest::to(address, "GET", "/mcp/added").status().await;
+                    *seen.lock().entry(status).or_default() += 1;
+                }
+            })
+        })
+        .collect();
+    let answers = |status: u16| seen.lock().get(&status).copied().unwrap_or(0);
+    for _ in 0..RELOADS {
+        let (unknown, refused) = (answers(404), answers(401));
+        until("the group is unknown to strangers", || answers(404) > unknown).await;
+        rialto.replace_config(&format!("{closed}{ELEMENTS}[groups.added]\nservers = [\"elements\"]\n"));
+        rialto.send_sighup();
+        until("strangers are refused", || answers(401) > refused).await;
+        // The group goes first, then the tokens: it is not the other order that is looked at here.
+        rialto.replace_config(&format!("{closed}{ELEMENTS}"));
+        rialto.send_sighup();
+        let authorized = || rialto.get("/mcp/added").header("authorization", "Bearer ann-s3cret");
+        while authorized().status().await != 404 {}
+        rialto.replace_config(ELEMENTS);
+        rialto.send_sighup();
+    }
+    stop.store(true, Ordering::Relaxed);
+    futures_util::future::join_all(strangers).await;
+    let seen = seen.lock().clone();
+    assert_eq!(seen.keys().copied().collect::<Vec<_>>(), [401, 404], "{seen:?}");
+    rialto.stop().await;
+}
+
 fn foreign_status(rialto: &GatewayProcess) -> HttpRequest {
     rialto.get("/admin/status").replace("host", "gate.example")
 }
