@@ -25,6 +25,7 @@ use crate::dialect::Revision;
 use crate::failure::Failure;
 use crate::identity::{CallerId, Identity};
 use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Payload, Raw, code};
+use crate::recorder::Mark;
 
 /// The HTTP request (or stdio connection) that a call arrived on, for upstreams and policy.
 #[derive(Debug, Clone)]
@@ -50,6 +51,12 @@ impl Caller {
     /// A caller that came in no HTTP request.
     pub fn local(identity: impl Into<Arc<Identity>>) -> Self {
         Self { identity: identity.into(), peer: None, request_id: None, headers: HeaderMap::new(), access: None }
+    }
+
+    /// The number of the call for the recorder; none where nobody watches.
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        self.access.as_ref().map_or(Mark::NONE, |access| access.mark())
     }
 
     /// What belongs to this caller is kept under this id.

@@ -59,6 +59,8 @@ pub mod metrics;
 
 pub mod ndjson;
 
+pub mod recorder;
+
 pub mod redact;
 
 pub mod shutdown;

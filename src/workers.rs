@@ -73,6 +73,11 @@ impl Workers {
         Ok(workers)
     }
 
+    /// Handles to spawn tasks on each worker.
+    pub fn runtimes(&self) -> Vec<Handle> {
+        self.workers.iter().map(|worker| worker.runtime.clone()).collect()
+    }
+
     /// The worker with the fewest tracked futures; `None` when there are no workers.
     pub fn least_loaded(&self) -> Option<&Worker> {
         self.workers.iter().min_by_key(|worker| Arc::strong_count(&worker.load))

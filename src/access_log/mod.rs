@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwapOption;
 
 use crate::line_log::{LineLog, TextLines};
+use crate::recorder::Recorder;
 use crate::telemetry::{self, LogFormat};
-pub use record::{AccessEnd, AccessGuard, AccessRecord};
+pub use record::{AccessEnd, AccessGuard, AccessRecord, ServerFacts};
 
 /// What the access log has.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -34,10 +35,11 @@ pub struct SampleRate(f64);
 #[derive(Clone, Default)]
 pub struct AccessLog(Arc<AccessState>);
 
-#[derive(Default)]
 struct AccessState {
     is_on: AtomicBool,
     sink: ArcSwapOption<AccessSink>,
+    /// Records the same requests for those who watch.
+    recorder: Arc<Recorder>,
 }
 
 /// Where lines go, and which.
@@ -73,13 +75,26 @@ impl AccessLog {
         self.0.sink.store(sink);
     }
 
-    /// The record of a request that begins; `None` where there is no access log.
+    /// The record of a request that begins; `None` where there is no access log and nobody watches.
     #[inline]
     pub fn begin(&self) -> Option<Arc<AccessRecord>> {
-        if !self.0.is_on.load(Ordering::Relaxed) {
+        let sampled = self.0.recorder.begin();
+        let sink = if self.0.is_on.load(Ordering::Relaxed) { self.0.sink.load_full() } else { None };
+        if sink.is_none() && !sampled.mark.is_some() {
             return None;
         }
-        self.0.sink.load_full().map(AccessRecord::new)
+        Some(AccessRecord::new(sink, sampled))
+    }
+
+    /// Records the requests that this log has a line for.
+    pub fn recorder(&self) -> &Arc<Recorder> {
+        &self.0.recorder
+    }
+}
+
+impl Default for AccessState {
+    fn default() -> Self {
+        Self { is_on: AtomicBool::new(false), sink: ArcSwapOption::empty(), recorder: Recorder::new() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -9,10 +10,16 @@ use parking_lot::Mutex;
 use super::AccessSink;
 use super::line::MAX_FIELD_BYTES;
 use crate::identity::Identity;
+use crate::recorder::{self, Mark, Note, NoteKind, Sampled, SummaryField, SummaryWriter, Way, Wire};
 
 /// One request that runs. Cloned handles add to the same record; the first one that ends it writes the line.
 pub struct AccessRecord {
-    sink: Arc<AccessSink>,
+    /// Where the line goes; `None` where there is no access log.
+    sink: Option<Arc<AccessSink>>,
+    /// The number of the call, where it is recorded.
+    mark: AtomicU64,
+    /// One of how many calls is recorded.
+    one_of: u16,
     started: Instant,
     fields: Mutex<AccessFields>,
 }
@@ -67,10 +74,34 @@ pub(super) struct AccessFields {
     pub(super) total: Duration,
     pub(super) upstream_time: Duration,
     pub(super) waited: Duration,
+    recorded: RecordedFields,
     /// The line is written when the call has ended, which is after the response to its request.
     is_deferred: bool,
     counts_replies: bool,
     is_written: bool,
+}
+
+/// What the access log does not show, but a recorded call does.
+#[derive(Debug, Default)]
+struct RecordedFields {
+    group: Option<Arc<str>>,
+    session: StoredText,
+    client_revision: &'static str,
+    client_transport: &'static str,
+    server: Option<ServerFacts>,
+    outcome: Option<&'static str>,
+    reason: Option<&'static str>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerFacts {
+    /// The revision that it speaks.
+    pub revision: &'static str,
+    /// The transport.
+    pub transport: &'static str,
+    /// Whether the client has the connection for itself.
+    pub is_leased: bool,
 }
 
 /// Where a text is; empty if it is not known.
@@ -86,7 +117,7 @@ const TEXT_CAPACITY: usize = 192;
 const TRACE_ID: std::ops::Range<usize> = 3..35;
 
 impl AccessRecord {
-    pub(super) fn new(sink: Arc<AccessSink>) -> Arc<Self> {
+    pub(super) fn new(sink: Option<Arc<AccessSink>>, sampled: Sampled) -> Arc<Self> {
         let fields = AccessFields {
             time: SystemTime::now(),
             text: String::with_capacity(TEXT_CAPACITY),
@@ -107,11 +138,19 @@ impl AccessRecord {
             total: Duration::ZERO,
             upstream_time: Duration::ZERO,
             waited: Duration::ZERO,
+            recorded: RecordedFields::default(),
             is_deferred: false,
             counts_replies: false,
             is_written: false,
         };
-        Arc::new(Self { sink, started: Instant::now(), fields: Mutex::new(fields) })
+        let Sampled { mark, one_of } = sampled;
+        Arc::new(Self {
+            sink,
+            mark: AtomicU64::new(mark.get()),
+            one_of,
+            started: Instant::now(),
+            fields: Mutex::new(fields),
+        })
     }
 
     /// Notes verb and path of an HTTP request, which may not have a query, and its ids.
@@ -124,6 +163,71 @@ impl AccessRecord {
         if let Some(trace_id) = trace_id.filter(is_id).and_then(|id| str::from_utf8(id).ok()) {
             fields.trace_id = fields.store(&[trace_id]);
         }
+    }
+
+    /// The number of the call for the recorder.
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        Mark::from_record(self.mark.load(Ordering::Relaxed))
+    }
+
+    /// Records nothing of this request: it is one of an operator who watches.
+    pub fn leave_unrecorded(&self) {
+        self.mark.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes the group and the transport that the client uses.
+    pub fn note_group(&self, group: &Arc<str>, transport: &'static str) {
+        if self.mark().is_some() {
+            let mut fields = self.fields.lock();
+            fields.recorded.group = Some(Arc::clone(group));
+            fields.recorded.client_transport = transport;
+        }
+    }
+
+    /// Notes the session, by what stands for its id in logs.
+    pub fn note_session(&self, tag: &dyn fmt::Display) {
+        if self.mark().is_some() {
+            let (mut fields, tag) = (self.fields.lock(), tag.to_string());
+            fields.recorded.session = fields.store(&[&tag]);
+        }
+    }
+
+    /// Notes the revision of the client.
+    pub fn note_client_revision(&self, revision: &'static str) {
+        self.fields.lock().recorded.client_revision = revision;
+    }
+
+    /// Notes that a connection to a server has to be opened for the call.
+    pub fn note_opening(&self) {
+        self.note(NoteKind::Opening, &[]);
+    }
+
+    /// Notes the connection that the call is sent on.
+    pub fn note_connection(&self, upstream: &Arc<str>, server: ServerFacts) {
+        if self.mark().is_recorded() {
+            let mut fields = self.fields.lock();
+            fields.upstream = Some(Arc::clone(upstream));
+            fields.recorded.server = Some(server);
+            let summary = fields.summary(self.one_of);
+            drop(fields);
+            self.note(NoteKind::Opened, summary.bytes());
+        }
+    }
+
+    fn note(&self, kind: NoteKind, head: &[u8]) {
+        let (wire, way) = (Wire::Server, Way::Out);
+        recorder::note(self.mark(), &Note { wire, way, kind, status: 0, head, body: b"" });
+    }
+
+    /// Notes how the server answered, as a word.
+    pub fn note_outcome(&self, outcome: &'static str) {
+        self.fields.lock().recorded.outcome = Some(outcome);
+    }
+
+    /// Notes why there is no result, as a word.
+    pub fn note_reason(&self, reason: &'static str) {
+        self.fields.lock().recorded.reason = Some(reason);
     }
 
     /// Notes who calls.
@@ -174,9 +278,12 @@ impl AccessRecord {
         self.fields.lock().bytes_in += bytes as u64;
     }
 
-    /// Notes the size of a part of the response.
-    pub fn note_sent(&self, bytes: usize) {
-        self.fields.lock().bytes_out += bytes as u64;
+    /// Notes the size of a part of the response; returns that of the parts before.
+    pub fn note_sent(&self, bytes: usize) -> u64 {
+        let mut fields = self.fields.lock();
+        let before = fields.bytes_out;
+        fields.bytes_out += bytes as u64;
+        before
     }
 
     /// Notes the status of the HTTP response.
@@ -219,8 +326,14 @@ impl AccessRecord {
         fields.is_written = true;
         fields.end.get_or_insert(end);
         fields.total = self.started.elapsed();
-        if fields.is_failure() || self.sink.takes_sample() {
-            self.sink.lines.push_batched(|lines| fields.write_line(self.sink.format, &mut lines.0));
+        if let Some(sink) = &self.sink
+            && (fields.is_failure() || sink.takes_sample())
+        {
+            sink.lines.push_batched(|lines| fields.write_line(sink.format, &mut lines.0));
+        }
+        let mark = self.mark();
+        if mark.is_some() && (fields.is_failure() || mark.keeps_success()) {
+            recorder::note_end(mark, fields.summary(self.one_of).bytes());
         }
     }
 }
@@ -262,6 +375,60 @@ impl AccessFields {
         }
         let position = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         StoredText { start: position(start), end: position(self.text.len()) }
+    }
+
+    /// What is known of the request so far, for the recorder.
+    fn summary(&self, one_of: u16) -> SummaryWriter {
+        let (mut out, recorded) = (SummaryWriter::new(), &self.recorded);
+        let principal = self.identity.as_ref().map(|identity| &*identity.principal);
+        let (server, outcome) = (recorded.server, self.end.map(|_| self.recorded_outcome()));
+        for (field, text) in [
+            (SummaryField::Http, self.text(self.http)),
+            (SummaryField::Client, self.text(self.client)),
+            (SummaryField::Method, self.text(self.method)),
+            (SummaryField::Target, self.text(self.target)),
+            (SummaryField::RequestId, self.text(self.request_id)),
+            (SummaryField::TraceId, self.text(self.trace_id)),
+            (SummaryField::Principal, principal),
+            (SummaryField::Group, recorded.group.as_deref()),
+            (SummaryField::Session, self.text(recorded.session)),
+            (SummaryField::ClientRevision, Some(recorded.client_revision).filter(|text| !text.is_empty())),
+            (SummaryField::ClientTransport, Some(recorded.client_transport).filter(|text| !text.is_empty())),
+            (SummaryField::Upstream, self.upstream.as_deref()),
+            (SummaryField::ServerRevision, server.map(|server| server.revision)),
+            (SummaryField::ServerTransport, server.map(|server| server.transport)),
+            (SummaryField::Leased, server.filter(|server| server.is_leased).map(|_| "1")),
+            (SummaryField::Outcome, outcome),
+            (SummaryField::Reason, recorded.reason),
+        ] {
+            if let Some(text) = text {
+                out.text(field, text);
+            }
+        }
+        if let Some(code) = self.error {
+            out.number(SummaryField::ErrorCode, code);
+        }
+        if let Some(status) = self.status {
+            out.number(SummaryField::Status, status);
+        }
+        out.number(SummaryField::BytesIn, self.bytes_in);
+        out.number(SummaryField::BytesOut, self.bytes_out);
+        out.number(SummaryField::Total, u64::try_from(self.total.as_nanos()).unwrap_or(u64::MAX));
+        out.number(SummaryField::OneOf, one_of);
+        out
+    }
+
+    /// How the call ended, in one word: as its server answered, unless something went wrong on the way to the client.
+    fn recorded_outcome(&self) -> &'static str {
+        match (self.end, self.recorded.outcome) {
+            (Some(AccessEnd::Cancelled), _) => "cancelled",
+            (Some(AccessEnd::Disconnected), _) => "disconnected",
+            (_, Some(outcome)) if outcome != "ok" => outcome,
+            _ if self.is_tool_error => "tool_error",
+            _ if self.status.is_some_and(|status| status >= 400) && self.recorded.outcome.is_none() => "refused",
+            _ if self.error.is_some() => "error",
+            _ => "ok",
+        }
     }
 
     /// The text at a place; `None` if it is not known.

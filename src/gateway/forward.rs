@@ -17,6 +17,7 @@ use super::task_bridge::{CreatedTask, OfferedTask, TaskRequest};
 use super::task_mapping::TaskMapping;
 use super::trace_context;
 use super::view::GroupMember;
+use crate::access_log::ServerFacts;
 use crate::call::{
     Answer, AnswerDelivery, Call, ClientInfo, ClientSink, Replies, Reply, ReplySink, ReplyYielder, ServerRequest,
 };
@@ -123,6 +124,7 @@ pub(super) fn call(
     let Some(mut replies) = member.leg.call_local(&forward.call) else { return forward.replies() };
     if let Some(revision) = member.state.revision {
         member.leg.count_revision_pair(forward.call.client.revision, revision);
+        forward.note_connection(revision, "built-in", false);
     }
     match replies.take_ready() {
         Some(answer) => forward.map_answer(answer).into(),
@@ -212,7 +214,12 @@ impl ForwardedCall {
         async move {
             let lease = match self.leg.try_acquire(&self.call) {
                 Some(lease) => Ok(lease),
-                None => Box::pin(self.acquire()).await,
+                None => {
+                    if let Some(access) = &self.call.caller.access {
+                        access.note_opening();
+                    }
+                    Box::pin(self.acquire()).await
+                }
             };
             let lease = match lease {
                 Ok(lease) => lease,
@@ -224,6 +231,7 @@ impl ForwardedCall {
             };
             let connection = lease.connection();
             self.leg.count_revision_pair(self.call.client.revision, connection.revision());
+            self.note_connection(connection.revision(), connection.transport(), lease.is_exclusive());
             if !self.passes_results_unchanged(connection.revision()) {
                 self.call.delivery = AnswerDelivery::Whole;
             }
@@ -287,6 +295,14 @@ impl ForwardedCall {
             }),
         };
         self.map_answer(answer)
+    }
+
+    /// Notes the connection of the call for those who watch.
+    fn note_connection(&self, revision: Revision, transport: &'static str, is_leased: bool) {
+        if let Some(access) = &self.call.caller.access {
+            let server = ServerFacts { revision: revision.as_str(), transport, is_leased };
+            access.note_connection(self.leg.name(), server);
+        }
     }
 
     /// Gives the share of the rate limits back: nothing was sent.
@@ -369,6 +385,7 @@ impl ForwardedCall {
         );
         if let Some(access) = &self.call.caller.access {
             access.note_upstream(self.leg.name(), self.started.elapsed());
+            access.note_outcome(outcome.as_str());
             if outcome == CallOutcome::ToolError {
                 access.note_tool_error();
             }

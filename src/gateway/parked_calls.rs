@@ -24,6 +24,7 @@ use crate::failure::{Failure, FailureKind, QuotaReached};
 use crate::identity::Identity;
 use crate::policy::{CallerPermit, Permit, QuotaKey, Quotas};
 use crate::protocol::{ErrorObject, Key, Method, Notification, NotificationMethod, Payload, Raw, code};
+use crate::recorder::{self, Mark};
 
 /// How long parked calls wait.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +65,8 @@ pub(super) type ParkingPermits = (Permit, Option<CallerPermit>);
 struct ParkedCall {
     /// The name of the upstream that runs the call.
     upstream: Arc<str>,
+    /// The number of the first round for the recorder; later ones join it.
+    mark: Mark,
     replies: Replies,
     /// Unanswered server requests by the key that the client knows.
     pending: Vec<(String, ServerRequest)>,
@@ -93,8 +96,9 @@ pub(super) fn park(
     replies: Replies,
     request: ServerRequest,
 ) -> Replies {
+    let (mark, notifications) = (call.caller.mark(), VecDeque::new());
     let mut parked =
-        ParkedCall { upstream, replies, pending: Vec::new(), last_key: 0, notifications: VecDeque::new(), ended: None };
+        ParkedCall { upstream, mark, replies, pending: Vec::new(), last_key: 0, notifications, ended: None };
     parked.record(Reply::ServerRequest(request));
     attach(group, call, parked)
 }
@@ -132,6 +136,7 @@ pub(super) async fn resume(group: Arc<Group>, call: Call, id: u128) -> Replies {
     let Ok(Some(mut parked)) = entry.task.await else {
         return invalid_params("`requestState` came too late; call anew").into();
     };
+    recorder::note_joins(call.caller.mark(), parked.mark);
     parked.deliver_responses(call.params.as_ref().and_then(|params| params.member(Key::InputResponses)).as_ref());
     attach(&group, call, parked)
 }

@@ -6,6 +6,7 @@ use http::{HeaderValue, Response};
 
 use super::Inbound;
 use super::body::ResponseContent;
+use super::recorder_hook::note_response;
 use crate::access_log::{AccessEnd, AccessGuard, AccessRecord};
 use crate::call::ClientInfo;
 use crate::gateway::request_target;
@@ -39,6 +40,7 @@ impl Inbound {
 pub(super) fn logged(mut response: Response<ResponseContent>, mut access: AccessGuard) -> Response<ResponseContent> {
     let Some(record) = access.record() else { return response };
     record.note_status(response.status().as_u16());
+    note_response(record, &response);
     match response.body() {
         ResponseContent::Empty => access.finish(AccessEnd::Answered),
         ResponseContent::Full(bytes) => {
@@ -71,7 +73,9 @@ pub(super) fn note_message(access: Option<&Arc<AccessRecord>>, message: &Message
 
 /// Notes the program of the client.
 pub(super) fn note_client(access: Option<&Arc<AccessRecord>>, client: Option<&Arc<ClientInfo>>) {
-    let (Some(record), Some(info)) = (access, client.and_then(|client| client.info.as_ref())) else { return };
+    let (Some(record), Some(client)) = (access, client) else { return };
+    record.note_client_revision(client.revision.as_str());
+    let Some(info) = &client.info else { return };
     let (name, version) = (info.get("name"), info.get("version"));
     if let Some(name) = name.as_ref().and_then(Raw::text) {
         record.note_client(&name, version.as_ref().and_then(Raw::text).as_deref());

@@ -12,6 +12,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::pieces::PiecesBody;
+use super::recorder_hook::{note_piece, note_sent};
 use super::response_encoder::ReplyEncoder;
 use super::session_messages::InFlightCall;
 use crate::access_log::{AccessEnd, AccessGuard};
@@ -210,7 +211,9 @@ impl EventSource {
 
 impl CallSource {
     fn frame(&mut self, reply: Reply) -> Option<Bytes> {
-        self.encoder.encode(reply).map(|message| sse::message(None, &message))
+        let message = self.encoder.encode(reply)?;
+        note_sent(self.encoder.access.as_ref(), &message);
+        Some(sse::message(None, &message))
     }
 }
 
@@ -235,14 +238,17 @@ impl http_body::Body for ResponseContent {
             Self::Pieces(pieces) => pieces.poll(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
             Self::Logged(logged) => {
                 let (content, access) = &mut **logged;
-                let polled = Pin::new(content).poll_frame(context);
+                let polled = Pin::new(&mut *content).poll_frame(context);
                 match &polled {
                     Poll::Pending => {}
                     Poll::Ready(None) => access.finish(AccessEnd::Answered),
                     Poll::Ready(Some(Err(_))) => access.finish(AccessEnd::Disconnected),
                     Poll::Ready(Some(Ok(frame))) => {
                         if let (Some(record), Some(data)) = (access.record(), frame.data_ref()) {
-                            record.note_sent(data.len());
+                            let before = record.note_sent(data.len());
+                            if matches!(content, Self::Pieces(_)) {
+                                note_piece(record, before, data);
+                            }
                         }
                     }
                 }

@@ -11,11 +11,12 @@ use super::access_hook::{note_client, note_message};
 use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent, StreamEnd};
 use super::headers::{EVENT_STREAM, LAST_EVENT_ID, accepts, accepts_json_and_events, is_json, session_id};
 use super::pieces::PiecesBody;
+use super::recorder_hook::note_sent;
 use super::relay::RetainedBody;
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
 use super::route::Route;
-use super::session_messages::{self, BegunCall, RunningCall};
+use super::session_messages::{self, ArrivedMessage, BegunCall, RunningCall};
 use super::{Inbound, per_request, sse};
 use crate::access_log::AccessEnd;
 use crate::call::{Answer, AnswerDelivery, Caller, Reply};
@@ -180,6 +181,7 @@ impl RequestContext<'_> {
         self.inbound.persist_new(&session).await?;
         close_guard.disarm();
         self.inbound.record_session(&self.caller, &session);
+        self.note_session(&session);
         tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session opened");
         let response = protocol::Response::new(Some(request.id), Ok(result.into()));
         Ok(respond::with_session_id(respond::json(response.encode()), session.id()))
@@ -215,6 +217,7 @@ impl RequestContext<'_> {
     async fn handle_in_session(&self, message: Message) -> ServeResult {
         let session = self.require_session_and_version().await?;
         note_client(self.caller.access.as_ref(), session.client());
+        self.note_session(&session);
         let changes_session = match &message {
             Message::Request(request) => {
                 matches!(request.method, Method::SetLevel | Method::Subscribe | Method::Unsubscribe)
@@ -225,7 +228,8 @@ impl RequestContext<'_> {
         let response = match message {
             Message::Request(request) => self.answer_request(&session, request).await,
             message => {
-                session_messages::on_message(self.inbound, &session, &self.group, message);
+                let arrived = ArrivedMessage::of(&self.caller);
+                session_messages::on_message(self.inbound, &session, &self.group, (message, &arrived));
                 Ok(respond::accepted())
             }
         };
@@ -357,6 +361,8 @@ impl RequestContext<'_> {
             return Err(Rejection::BatchNotSupported);
         }
         let session = self.require_session_and_version().await?;
+        note_client(self.caller.access.as_ref(), session.client());
+        self.note_session(&session);
         if !session.client().is_some_and(|client| client.revision.allows_batches()) {
             return Err(Rejection::BatchNotSupported);
         }
@@ -388,7 +394,10 @@ impl RequestContext<'_> {
                     }
                     Err(other) => return Err(other),
                 },
-                Ok(message) => session_messages::on_message(self.inbound, &session, &self.group, message),
+                Ok(message) => {
+                    let arrived = ArrivedMessage::of(&self.caller);
+                    session_messages::on_message(self.inbound, &session, &self.group, (message, &arrived));
+                }
             }
         }
         match (responses.is_empty(), calls.is_empty()) {
@@ -422,6 +431,7 @@ impl RequestContext<'_> {
         let (stream, reader) = session.open_stream().map_err(refused)?;
         session.expect_response(stream, || calls.iter().map(|call| call.encoder.id.clone()).collect());
         for response in responses {
+            note_sent(self.caller.access.as_ref(), &response);
             session.deliver(stream, response).await;
         }
         let session = Arc::clone(session);
@@ -445,6 +455,8 @@ impl RequestContext<'_> {
             return Err(Rejection::NotAcceptable(EVENT_STREAM));
         }
         let session = self.require_session_and_version().await?;
+        note_client(self.caller.access.as_ref(), session.client());
+        self.note_session(&session);
         let reader = match self.head.headers.get(&LAST_EVENT_ID) {
             None => session.listen(),
             Some(id) => match str::from_utf8(id).ok().and_then(EventId::parse) {
@@ -485,6 +497,13 @@ impl RequestContext<'_> {
     /// A path of this gateway as clients know it.
     fn public_path_of(&self, path: &str) -> String {
         format!("{}{path}", self.inbound.policy().public_path())
+    }
+
+    /// Notes the session for the recorder.
+    fn note_session(&self, session: &Session) {
+        if let Some(access) = &self.caller.access {
+            access.note_session(&session.id().log_tag());
+        }
     }
 
     /// Handles DELETE: closes the session and waits for its deletion in the store.

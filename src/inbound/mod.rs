@@ -11,6 +11,7 @@ mod headers;
 mod http;
 mod per_request;
 mod pieces;
+mod recorder_hook;
 mod relay;
 mod request_id;
 mod resource_metadata;
@@ -332,6 +333,9 @@ impl Inbound {
         let group = self.gateway.group(route.group()).ok_or(Rejection::NotFound)?;
         if !self.gateway.may_use(&group, &caller.identity) {
             return Err(Rejection::GroupForbidden);
+        }
+        if let Some(access) = &caller.access {
+            access.note_group(group.name(), route.transport());
         }
         let context = RequestContext {
             inbound: self,

@@ -67,8 +67,12 @@ impl ReplyEncoder {
 
     pub(super) fn encode_outcome(&self, outcome: Outcome) -> Bytes {
         let error = outcome.as_ref().err().map(ErrorObject::code);
+        let reason = self.access.as_ref().and_then(|_| Some(outcome.as_ref().err()?.failure()?.kind().name()));
         let encoded = Response::new(Some(self.id.clone()), outcome).encode();
         if let Some(access) = &self.access {
+            if let Some(reason) = reason {
+                access.note_reason(reason);
+            }
             access.note_reply(encoded.len(), error);
         }
         encoded

@@ -35,6 +35,14 @@ pub(super) const RESOURCE_METADATA: &str = "/.well-known/oauth-protected-resourc
 const AUTHORIZATION_SERVER_METADATA: &str = "/.well-known/oauth-authorization-server";
 
 impl<'a> Route<'a> {
+    /// The transport that is served here, as a word.
+    pub(super) fn transport(&self) -> &'static str {
+        match self {
+            Self::SseStream { .. } | Self::SseMessages { .. } | Self::SseCombined { .. } => "sse",
+            _ => "http",
+        }
+    }
+
     /// The kind of address, without what a client put into it.
     pub(super) fn label(&self) -> &'static str {
         match self {

@@ -12,6 +12,7 @@ use super::access_hook::logged;
 use super::admission::{Admission, ArrivedRequest};
 use super::body::ResponseContent;
 use super::connection::ClientConnection;
+use super::recorder_hook::note_request;
 use super::respond::{Rejection, refused_connection};
 use super::{ACCEPT_DRAIN_TIME, Inbound, ListenerRole, request_id};
 use crate::access_log::AccessGuard;
@@ -148,6 +149,10 @@ impl HttpService for ClientService {
             permit.shrink_to(body.as_ref().map_or(0, |body| body.len()));
         }
         let access = AccessGuard::new(request.access.as_ref());
+        match (&admission, access.record()) {
+            (Ok(Admission::Answered(_) | Admission::Complete(_)), Some(record)) => record.leave_unrecorded(),
+            (_, record) => note_request(record, request.head, &body),
+        }
         if let (Some(record), Ok(body)) = (access.record(), &body) {
             record.note_received(body.len());
         }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Inbound;
+use super::recorder_hook::{note_line, note_sent};
 use super::response_encoder::ReplyEncoder;
 use crate::access_log::AccessEnd;
 use crate::call::{Answer, AnswerDelivery, Call, Caller, ClientInfo, ClientSink, Replies, Reply};
@@ -20,6 +21,7 @@ use crate::protocol::method::MethodRoute;
 use crate::protocol::{
     ErrorObject, Id, Key, Level, Message, Method, Notification, NotificationMethod, Payload, Raw, Request, code,
 };
+use crate::recorder::{self, Mark};
 use crate::session::{BeginCallError, CallGuard, Session, StreamTarget};
 
 /// Longest resource URI that a session can subscribe to.
@@ -223,7 +225,12 @@ fn check_subscription(session: &Session, params: Option<&Payload>) -> Result<(),
 }
 
 /// Handles a notification or a response. One that matches nothing is ignored.
-pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Group, message: Message) {
+pub(super) fn on_message(
+    inbound: &Inbound,
+    session: &Arc<Session>,
+    group: &Group,
+    (message, arrived): (Message, &ArrivedMessage),
+) {
     match message {
         Message::Notification(Notification { method: NotificationMethod::Initialized, .. }) => {
             inbound.mark_initialized(session);
@@ -235,10 +242,9 @@ pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Grou
             }
         }
         Message::Response(response) => {
-            let is_matched =
-                response.id.as_ref().is_some_and(|id| session.resolve_server_request(id, response.outcome));
-            if !is_matched {
-                tracing::debug!(session = %session.id().log_tag(), "response matches no server request");
+            match response.id.as_ref().and_then(|id| session.resolve_server_request(id, response.outcome)) {
+                Some(call) => arrived.note_belongs_to(call),
+                None => tracing::debug!(session = %session.id().log_tag(), "response matches no server request"),
             }
         }
         Message::Notification(notification) => {
@@ -250,6 +256,27 @@ pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Grou
 
 fn invalid_params(why: &str) -> ErrorObject {
     ErrorObject::new(code::INVALID_PARAMS, format!("Invalid params: {why}"))
+}
+
+/// How a message of a session arrived, for the recorder: in a request that is recorded itself, or as a line.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ArrivedMessage {
+    pub(super) mark: Mark,
+    pub(super) line: Bytes,
+}
+
+impl ArrivedMessage {
+    /// A message that came in the request of this caller.
+    pub(super) fn of(caller: &Caller) -> Self {
+        Self { mark: caller.mark(), line: Bytes::new() }
+    }
+
+    fn note_belongs_to(&self, call: Mark) {
+        match self.line.is_empty() {
+            true => recorder::note_joins(self.mark, call),
+            false => note_line(call, &self.line),
+        }
+    }
 }
 
 /// A running call, whose replies are delivered to a stream of its session.
@@ -307,7 +334,8 @@ impl RunningCall {
         match reply {
             Reply::ServerRequest(question) => {
                 if self.encoder.revision.accepts_server_requests() {
-                    session.send_server_request(stream, &self.guard, question).await;
+                    let mark = self.encoder.access.as_ref().map_or(Mark::NONE, |access| access.mark());
+                    session.send_server_request(stream, (&self.guard, mark), question).await;
                 } else {
                     self.encoder.encode(Reply::ServerRequest(question));
                 }
@@ -317,7 +345,11 @@ impl RunningCall {
             Reply::Piece(_) if stream == StreamTarget::Discard => false,
             reply => {
                 let last = matches!(reply, Reply::End(_));
-                match self.encoder.encode(reply) {
+                let message = self.encoder.encode(reply);
+                if let Some(message) = message.as_ref().filter(|_| stream != StreamTarget::Discard) {
+                    note_sent(self.encoder.access.as_ref(), message);
+                }
+                match message {
                     Some(message) if last => {
                         session.deliver_response(stream, &self.guard, &self.encoder.id, message).await;
                     }

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::Response;
 
 use super::Inbound;
@@ -12,10 +13,11 @@ use super::access_hook::{note_client, note_message};
 use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, accepts, is_json};
 use super::http::{RequestContext, StreamKind};
+use super::recorder_hook::note_sent;
 use super::respond::{self, GivenSessionId, Rejection, quota_error};
 use super::response_encoder::ReplyEncoder;
 use super::route::query_parameter;
-use super::session_messages::{self, RunningCall};
+use super::session_messages::{self, ArrivedMessage, RunningCall};
 use crate::access_log::{AccessEnd, AccessRecord};
 use crate::call::{AnswerDelivery, Caller, ClientInfo};
 use crate::dialect::classify;
@@ -84,6 +86,7 @@ pub(super) async fn post_message(
         Incoming::One(message) => {
             note_message(context.caller.access.as_ref(), &message);
             note_client(context.caller.access.as_ref(), session.client());
+            let message = (message, &ArrivedMessage::of(&context.caller));
             if !handle_message(context.inbound, &context.group, &session, message, &context.caller).await {
                 return Err(Rejection::SessionNotFound(GivenSessionId(session.id().to_string())));
             }
@@ -95,6 +98,7 @@ pub(super) async fn post_message(
             for item in items {
                 match item {
                     Ok(message) => {
+                        let message = (message, &ArrivedMessage::of(&context.caller));
                         handle_message(context.inbound, &context.group, &session, message, &context.caller).await;
                     }
                     Err(invalid) => session.deliver(StreamTarget::Listening, invalid.response().encode()).await,
@@ -137,7 +141,7 @@ pub(super) async fn handle_message(
     inbound: &Inbound,
     group: &Arc<Group>,
     session: &Arc<Session>,
-    message: Message,
+    (message, arrived): (Message, &ArrivedMessage),
     caller: &Arc<Caller>,
 ) -> bool {
     match message {
@@ -147,7 +151,7 @@ pub(super) async fn handle_message(
                 Ok(share) => share,
                 Err(wait) => {
                     let response = protocol::Response::new(Some(request.id), Err(over_rate_limit(wait)));
-                    session.deliver(StreamTarget::Listening, response.encode()).await;
+                    deliver(session, caller, response.encode()).await;
                     return true;
                 }
             };
@@ -169,11 +173,11 @@ pub(super) async fn handle_message(
                 note_client(caller.access.as_ref(), session.client());
                 access.note_reply(response.len(), error);
             }
-            session.deliver(StreamTarget::Listening, response).await;
+            deliver(session, caller, response).await;
             drop(share);
         }
         Message::Request(request) => return answer_request(inbound, group, session, &request, caller).await,
-        message => session_messages::on_message(inbound, session, group, message),
+        message => session_messages::on_message(inbound, session, group, (message, arrived)),
     }
     true
 }
@@ -193,14 +197,14 @@ async fn answer_request(
         let share = match session_messages::admit_request(inbound, caller, (group, &request.method), || false).await {
             Ok(share) => share,
             Err(wait) => {
-                session.deliver(StreamTarget::Listening, encoder.encode_outcome(Err(over_rate_limit(wait)))).await;
+                deliver(session, caller, encoder.encode_outcome(Err(over_rate_limit(wait)))).await;
                 return true;
             }
         };
         let by = (caller, share.clone(), AnswerDelivery::Whole);
         let mut replies = session_messages::handle_request(inbound, session, group, request, by);
         if let Some(answer) = replies.take_ready() {
-            session.deliver(StreamTarget::Listening, encoder.response(answer)).await;
+            deliver(session, caller, encoder.response(answer)).await;
             return true;
         }
         if !runs_upstream {
@@ -224,6 +228,12 @@ async fn answer_request(
         Err(BeginCallError::QuotaReached(reached)) => quota_error(reached),
         Err(not_begun) => ErrorObject::new(code::INVALID_REQUEST, format!("Invalid request: {not_begun}")),
     };
-    session.deliver(StreamTarget::Listening, encoder.encode_outcome(Err(error))).await;
+    deliver(session, caller, encoder.encode_outcome(Err(error))).await;
     true
+}
+
+/// Sends a response on the only stream of a session.
+async fn deliver(session: &Session, caller: &Caller, response: Bytes) {
+    note_sent(caller.access.as_ref(), &response);
+    session.deliver(StreamTarget::Listening, response).await;
 }

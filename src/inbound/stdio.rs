@@ -10,9 +10,12 @@ use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 
 use super::access_hook::{note_client, note_message};
+use super::recorder_hook::{note_line, note_sent};
 use super::respond::quota_error;
 use super::response_encoder::ReplyEncoder;
-use super::session_messages::{InFlightCall, RunningCall, admit_request, check_listen, give_back_share};
+use super::session_messages::{
+    ArrivedMessage, InFlightCall, RunningCall, admit_request, check_listen, give_back_share,
+};
 use super::{Inbound, per_request, sse};
 use crate::access_log::{AccessEnd, AccessGuard, AccessRecord};
 use crate::call::Caller;
@@ -124,8 +127,8 @@ impl StdioConnection {
             return self.send_response(Invalid::request(None, why).response()).await;
         }
         match Incoming::parse(text, limits.batch_length) {
-            Ok(Incoming::One(message)) => self.handle_logged(message, text.len()).await,
-            Ok(Incoming::Batch(items)) => self.handle_batch(items, text.len()).await,
+            Ok(Incoming::One(message)) => self.handle_logged(message, text).await,
+            Ok(Incoming::Batch(items)) => self.handle_batch(items, text).await,
             // No request id could be read, so there is nobody to answer: log it and go on.
             Err(invalid) if invalid.code == code::PARSE_ERROR => {
                 tracing::warn!(why = %invalid.reason, "input line is not JSON; skipped");
@@ -134,36 +137,39 @@ impl StdioConnection {
         }
     }
 
-    async fn handle_batch(&mut self, items: Vec<Result<Message, Invalid>>, bytes: usize) {
+    async fn handle_batch(&mut self, items: Vec<Result<Message, Invalid>>, text: &Bytes) {
         if !self.session.client().is_some_and(|client| client.revision.allows_batches()) {
             let why = "batches exist in connections of 2025-03-26 only";
             return self.send_response(Invalid::request(None, why).response()).await;
         }
         for item in items {
             match item {
-                Ok(message) => self.handle_logged(message, bytes).await,
+                Ok(message) => self.handle_logged(message, text).await,
                 Err(invalid) => self.send_response(invalid.response()).await,
             }
         }
     }
 
     /// Handles a message; a request has its line in the access log.
-    async fn handle_logged(&mut self, message: Message, bytes: usize) {
+    async fn handle_logged(&mut self, message: Message, text: &Bytes) {
         let record = if matches!(message, Message::Request(_)) { self.inbound.access_log.begin() } else { None };
-        let Some(record) = record else { return self.handle_message(message).await };
+        let arrived = ArrivedMessage { line: text.clone(), ..ArrivedMessage::default() };
+        let Some(record) = record else { return self.handle_message(message, &arrived).await };
         record.count_replies();
         record.note_identity(&self.caller.identity);
-        record.note_received(bytes);
+        record.note_received(text.len());
+        record.note_group(self.group.name(), "stdio");
+        note_line(record.mark(), text);
         note_message(Some(&record), &message);
         note_client(Some(&record), self.session.client());
         let mut access = AccessGuard::new(Some(&record));
         self.current = Arc::new(Caller { access: Some(record), ..(*self.caller).clone() });
-        self.handle_message(message).await;
+        self.handle_message(message, &arrived).await;
         self.current = Arc::clone(&self.caller);
         access.finish(AccessEnd::Answered);
     }
 
-    async fn handle_message(&mut self, message: Message) {
+    async fn handle_message(&mut self, message: Message, arrived: &ArrivedMessage) {
         let path = match classify::classify(&message, &HeaderFields::default()) {
             Ok(path) => path,
             Err(refused) => return self.send_response(Response::new(refused.id, Err(refused.error))).await,
@@ -183,6 +189,7 @@ impl StdioConnection {
                 if matches!(message, Message::Request(_)) {
                     self.era = StdioEra::Handshake;
                 }
+                let message = (message, arrived);
                 sse::handle_message(&self.inbound, &self.group, &self.session, message, &self.current).await;
             }
         }
@@ -264,6 +271,7 @@ impl StdioConnection {
         if let Some(access) = &self.current.access {
             access.note_reply(encoded.len(), error);
         }
+        note_sent(self.current.access.as_ref(), &encoded);
         self.session.deliver(StreamTarget::Listening, encoded).await;
     }
 

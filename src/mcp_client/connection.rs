@@ -93,6 +93,15 @@ impl Connection {
         self.revision
     }
 
+    /// The transport, as a word.
+    pub fn transport(&self) -> &'static str {
+        match &self.transport {
+            Transport::Http(_) => "http",
+            Transport::Stdio(_) => "stdio",
+            Transport::Sse(_) => "sse",
+        }
+    }
+
     /// The revisions that the server lists, if it does.
     pub fn offered_revisions(&self) -> &[String] {
         &self.offered_revisions
@@ -284,8 +293,12 @@ impl Connection {
                     Answer { outcome: request.run(&mut round).await, revision }
                 })
             }
-            Transport::Stdio(stdio) => stdio.duplex.call(method, params, progress_token, self.revision),
-            Transport::Sse(sse) => sse.duplex.call(method, params, progress_token, self.revision),
+            Transport::Stdio(stdio) => {
+                stdio.duplex.call((method, params), progress_token, self.revision, headers.caller.mark())
+            }
+            Transport::Sse(sse) => {
+                sse.duplex.call((method, params), progress_token, self.revision, headers.caller.mark())
+            }
         }
     }
 
@@ -301,10 +314,12 @@ impl Connection {
         match &self.transport {
             Transport::Http(http) => http.request(method, params, progress_token, headers).run(round).await,
             Transport::Stdio(stdio) => {
-                round.forward_all(&mut stdio.duplex.call(method, params, progress_token, self.revision)).await
+                let (duplex, mark) = (&stdio.duplex, headers.caller.mark());
+                round.forward_all(&mut duplex.call((method, params), progress_token, self.revision, mark)).await
             }
             Transport::Sse(sse) => {
-                round.forward_all(&mut sse.duplex.call(method, params, progress_token, self.revision)).await
+                let (duplex, mark) = (&sse.duplex, headers.caller.mark());
+                round.forward_all(&mut duplex.call((method, params), progress_token, self.revision, mark)).await
             }
         }
     }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::batch::{MessageParser, Received};
 use super::pending_calls::{MAX_OPEN_SERVER_REQUESTS, PendingCall, PendingCalls, Question, too_many_server_requests};
+use super::server_notes::note_server;
 use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::call::{Answer, Replies, Reply, ReplySink};
@@ -24,6 +25,7 @@ use crate::protocol::{
     ErrorObject, Id, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request, Response,
     SkippedId, code,
 };
+use crate::recorder::{Mark, Way};
 
 /// Replies that may wait for the reader of one call; further notifications are dropped.
 const REPLY_QUEUE_CAPACITY: usize = 256;
@@ -61,6 +63,7 @@ struct CancelOnDrop {
     pending: Arc<PendingCalls>,
     outgoing: mpsc::Sender<Bytes>,
     id: i64,
+    mark: Mark,
     /// The request is on its way; before that there is nothing to cancel.
     is_sent: bool,
 }
@@ -97,20 +100,26 @@ impl Duplex {
     /// token, which is replaced by the request id where the caller has one.
     pub(super) fn call(
         &self,
-        method: Method,
-        params: Option<Payload>,
+        (method, params): (Method, Option<Payload>),
         progress_token: Option<Raw>,
         revision: Revision,
+        mark: Mark,
     ) -> Replies {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let params = match &progress_token {
             Some(_) => Some(meta::with_member(params.as_deref(), "progressToken", Raw::of(&id)).into()),
             None => params,
         };
-        self.send_request(id, &Request::new(id.into(), method, params), progress_token, revision)
+        self.send_request(id, &Request::new(id.into(), method, params), progress_token, (revision, mark))
     }
 
-    fn send_request(&self, id: i64, request: &Request, progress_token: Option<Raw>, revision: Revision) -> Replies {
+    fn send_request(
+        &self,
+        id: i64,
+        request: &Request,
+        progress_token: Option<Raw>,
+        (revision, mark): (Revision, Mark),
+    ) -> Replies {
         let (replies, mut receiver) = mpsc::channel(REPLY_QUEUE_CAPACITY);
         let Ok(final_permit) = replies.clone().try_reserve_owned() else {
             return ErrorObject::new(code::INTERNAL_ERROR, "Internal error: a new queue is full").into();
@@ -128,14 +137,16 @@ impl Duplex {
             accepts_server_requests,
             accepts_logs,
             server_requests: 0,
+            mark,
         };
         if let Err(failure) = self.pending.insert(id, call) {
             return ErrorObject::from(failure.before_sending()).into();
         }
         let (pending, outgoing) = (Arc::clone(&self.pending), self.outgoing.clone());
-        let mut guard = CancelOnDrop { pending, outgoing, id, is_sent: false };
+        let mut guard = CancelOnDrop { pending, outgoing, id, mark, is_sent: false };
         let message = request.encode();
         Replies::run(move |mut out| async move {
+            note_server(mark, Way::Out, &message);
             // If the writer has gone, `close` ends this call with the reason.
             guard.is_sent = guard.outgoing.send(message).await.is_ok();
             loop {
@@ -160,36 +171,40 @@ impl Duplex {
     }
 
     /// Handles a message of the server. Waits only for the server to accept our answer to a ping or a refused request.
-    pub(super) async fn dispatch(&self, received: impl Into<Received>) {
+    /// `text` is what it was read from.
+    pub(super) async fn dispatch(&self, received: impl Into<Received>, text: &[u8]) {
         self.received.fetch_add(1, Ordering::Relaxed);
         match received.into() {
-            Received::Message(Message::Response(response)) => self.on_response(response),
+            Received::Message(Message::Response(response)) => self.on_response(response, text),
             Received::Message(Message::Request(request)) if request.method == Method::Ping => {
                 self.respond(request.id, Ok(Payload::empty())).await;
             }
             Received::Message(Message::Request(request)) => {
-                if let Err((id, error)) = self.on_server_request(request) {
+                if let Err((id, error)) = self.on_server_request(request, text) {
                     self.respond(id, Err(error)).await;
                 }
             }
-            Received::Message(Message::Notification(notification)) => self.on_notification(notification),
+            Received::Message(Message::Notification(notification)) => self.on_notification(notification, text),
             Received::Unacceptable(id, error) => self.respond(id, Err(error)).await,
         }
     }
 
-    fn on_response(&self, response: Response) {
+    fn on_response(&self, response: Response, text: &[u8]) {
         let Some(id) = &response.id else {
             tracing::debug!(outcome = ?response.outcome, "upstream response without an id ignored");
             return;
         };
         let id = numeric_id(id).unwrap_or(-1);
         match self.pending.remove(id) {
-            Some(call) => call.complete(response.outcome),
+            Some(call) => {
+                note_server(call.mark, Way::In, text);
+                call.complete(response.outcome);
+            }
             None => tracing::debug!(id, "upstream response to an unknown request ignored"),
         }
     }
 
-    fn on_notification(&self, notification: Notification) {
+    fn on_notification(&self, notification: Notification, text: &[u8]) {
         let params = notification.params.as_ref();
         match notification.method {
             NotificationMethod::Progress => {
@@ -197,6 +212,7 @@ impl Duplex {
                 let id = token.as_ref().and_then(Id::from_raw).as_ref().and_then(numeric_id);
                 let mut state = self.pending.lock();
                 if let Some(call) = id.and_then(|id| state.calls.get_mut(&id)) {
+                    note_server(call.mark, Way::In, text);
                     call.forward_progress(&notification);
                 }
             }
@@ -218,7 +234,10 @@ impl Duplex {
             NotificationMethod::Message => {
                 let mut state = self.pending.lock();
                 match state.only_call(|call| call.accepts_logs) {
-                    Some(call) => call.forward_log(notification),
+                    Some(call) => {
+                        note_server(call.mark, Way::In, text);
+                        call.forward_log(notification);
+                    }
                     None => {
                         drop(state);
                         self.unsolicited.send(Unsolicited::Notification(notification));
@@ -233,7 +252,7 @@ impl Duplex {
     ///
     /// # Errors
     /// The answer to a request beyond the limit.
-    fn on_server_request(&self, request: Request) -> Result<(), (Id, ErrorObject)> {
+    fn on_server_request(&self, request: Request, text: &[u8]) -> Result<(), (Id, ErrorObject)> {
         let (responder, response) = oneshot::channel();
         let (withdraw, withdrawn) = oneshot::channel();
         let id = request.id;
@@ -245,12 +264,13 @@ impl Duplex {
             state.server_requests.insert(id.clone(), withdraw);
         }
         let question = Question { method: request.method, params: request.params.map(Payload::into_raw) };
-        let mut asked_call = None;
+        let (mut asked_call, mut mark) = (None, Mark::NONE);
         if let Some(request) = self.tasks.route_server_request(question.with_responder(responder)) {
             let unrouted = match self.asks_newest_call {
-                true => self.pending.ask_newest(request).map(|call| asked_call = Some(call)),
-                false => self.pending.ask_only(request),
+                true => self.pending.ask_newest(request).map(|(call, asked)| (asked_call, mark) = (Some(call), asked)),
+                false => self.pending.ask_only(request).map(|asked| mark = asked),
             };
+            note_server(mark, Way::In, text);
             if let Err(request) = unrouted {
                 self.unsolicited.send(Unsolicited::ServerRequest(request));
             }
@@ -262,7 +282,9 @@ impl Duplex {
                 _ = withdrawn => return,
             };
             pending.lock().server_requests.remove(&id);
-            let _ = outgoing.send(Response::new(Some(id), outcome).encode()).await;
+            let response = Response::new(Some(id), outcome).encode();
+            note_server(mark, Way::Out, &response);
+            let _ = outgoing.send(response).await;
         });
         Ok(())
     }
@@ -384,6 +406,7 @@ impl Drop for CancelOnDrop {
             return; // the response has arrived, or the server knows of no request
         }
         let message = Notification::cancelled(&self.id.into()).encode();
+        note_server(self.mark, Way::Out, &message);
         if let Err(mpsc::error::TrySendError::Full(message)) = self.outgoing.try_send(message) {
             let outgoing = self.outgoing.clone();
             if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -407,14 +430,14 @@ mod tests {
     async fn listen_request_with_a_slow_reader_ends_and_is_cancelled() {
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
         let (duplex, mut sent) = Duplex::new(parser(), unsolicited);
-        let mut replies = duplex.call(Method::Listen, None, None, Revision::NEWEST);
+        let mut replies = duplex.call((Method::Listen, None), None, Revision::NEWEST, Mark::NONE);
         assert!(tokio::time::timeout(std::time::Duration::from_millis(1), replies.next()).await.is_err());
         assert!(Message::parse(&sent.next().await.unwrap()).is_ok());
         let meta = json!({ "io.modelcontextprotocol/subscriptionId": 1 });
         let notification =
             Notification::new(NotificationMethod::ToolsChanged, Some(Raw::of(&json!({ "_meta": meta }))));
         for _ in 0..REPLY_QUEUE_CAPACITY + 10 {
-            duplex.dispatch(Message::Notification(notification.clone())).await;
+            duplex.dispatch(Message::Notification(notification.clone()), b"").await;
         }
         let mut last = None;
         while let Some(reply) = replies.next().await {
@@ -430,8 +453,8 @@ mod tests {
     async fn call_that_was_not_sent_is_not_cancelled() {
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
         let (duplex, mut sent) = Duplex::new(parser(), unsolicited);
-        drop(duplex.call(Method::ToolsCall, None, None, Revision::NEWEST));
-        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
+        drop(duplex.call((Method::ToolsCall, None), None, Revision::NEWEST, Mark::NONE));
+        let mut replies = duplex.call((Method::ToolsCall, None), None, Revision::NEWEST, Mark::NONE);
         assert!(futures_util::poll!(std::pin::pin!(replies.next())).is_pending());
         drop(replies);
         let mut methods = Vec::new();
@@ -450,7 +473,7 @@ mod tests {
     async fn failure_at_close<W>(writer: impl FnOnce(OutgoingMessages) -> W) -> Failure {
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
         let (duplex, sent) = Duplex::new(parser(), unsolicited);
-        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
+        let mut replies = duplex.call((Method::ToolsCall, None), None, Revision::NEWEST, Mark::NONE);
         let _writer = writer(sent);
         let reply = replies.next();
         tokio::pin!(reply);
@@ -471,7 +494,7 @@ mod tests {
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
         let (duplex, _sent) = Duplex::new(parser(), unsolicited);
         duplex.close(Failure::new(FailureKind::ChildExited, "exited"));
-        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
+        let mut replies = duplex.call((Method::ToolsCall, None), None, Revision::NEWEST, Mark::NONE);
         let Some(Reply::End(answer)) = replies.next().await else { panic!("the end of the call") };
         let error = answer.outcome.unwrap_err();
         let failure = error.failure().unwrap();

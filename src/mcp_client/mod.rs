@@ -14,6 +14,7 @@ mod pending_calls;
 mod probe;
 mod reaper;
 mod round;
+mod server_notes;
 mod session_resumption;
 mod sse;
 mod stdio;

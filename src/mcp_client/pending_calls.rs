@@ -10,6 +10,7 @@ use crate::call::{Answer, Reply, ServerRequest};
 use crate::dialect::Revision;
 use crate::failure::Failure;
 use crate::protocol::{ErrorObject, Id, Method, Notification, NotificationMethod, Outcome, Raw, code};
+use crate::recorder::Mark;
 
 /// Server requests that may be open on one connection, which several callers without a session can share. One stays open
 /// for as long as a parked call waits for a client that has gone.
@@ -50,6 +51,8 @@ pub(super) struct PendingCall {
     pub(super) accepts_logs: bool,
     /// Server requests that went to this call.
     pub(super) server_requests: u32,
+    /// The number of the call for the recorder.
+    pub(super) mark: Mark,
 }
 
 // === impl PendingCalls ===
@@ -73,26 +76,26 @@ impl PendingCalls {
     }
 
     /// Hands a server request to the only call that it can belong to, or gives it back.
-    pub(super) fn ask_only(&self, request: ServerRequest) -> Result<(), ServerRequest> {
+    pub(super) fn ask_only(&self, request: ServerRequest) -> Result<Mark, ServerRequest> {
         match self.lock().only_call(|call| call.accepts_server_requests) {
             Some(call) => {
                 call.forward_server_request(request);
-                Ok(())
+                Ok(call.mark)
             }
             None => Err(request),
         }
     }
 
     /// Hands a server request to the newest call of those that were asked least, or gives it back: each of several calls
-    /// that ask at once gets a request. Returns the id of the call.
-    pub(super) fn ask_newest(&self, request: ServerRequest) -> Result<i64, ServerRequest> {
+    /// that ask at once gets a request. Returns the id and the mark of the call.
+    pub(super) fn ask_newest(&self, request: ServerRequest) -> Result<(i64, Mark), ServerRequest> {
         let mut state = self.lock();
         let calls = state.calls.iter_mut().filter(|(_, call)| call.accepts_server_requests);
         match calls.max_by_key(|(id, call)| (std::cmp::Reverse(call.server_requests), **id)) {
             Some((id, call)) => {
                 call.server_requests += 1;
                 call.forward_server_request(request);
-                Ok(*id)
+                Ok((*id, call.mark))
             }
             None => Err(request),
         }
@@ -114,7 +117,7 @@ impl PendingCalls {
                 return Err(unsupported_by_client());
             }
             let (responder, answered) = oneshot::channel();
-            let Ok(call) = self.ask_newest(question.with_responder(responder)) else {
+            let Ok((call, _)) = self.ask_newest(question.with_responder(responder)) else {
                 return Err(unsupported_by_client());
             };
             (response, asked_call) = (answered, Some(call));

@@ -118,8 +118,12 @@ async fn read_events(duplex: Arc<Duplex>, mut events: EventReader) {
     loop {
         match events.next().await {
             Ok(Some(event)) => {
-                for message in duplex.parser.messages_in_event(event) {
-                    duplex.dispatch(message).await;
+                let text = Bytes::from(event.data);
+                if text.is_empty() {
+                    continue;
+                }
+                for message in duplex.parser.messages_or_log(&text, "event stream") {
+                    duplex.dispatch(message, &text).await;
                 }
             }
             Ok(None) => return,
@@ -185,7 +189,8 @@ impl MessagePoster {
         };
         // The server did not accept the request, so no response will arrive on the stream.
         if let Ok(Message::Request(request)) = Message::parse(&message) {
-            duplex.dispatch(Message::Response(Response::new(Some(request.id), Err(error.into_object())))).await;
+            let refused = Response::new(Some(request.id), Err(error.into_object()));
+            duplex.dispatch(Message::Response(refused), b"").await;
         } else {
             tracing::debug!(%error, "posting a message to the upstream failed");
         }

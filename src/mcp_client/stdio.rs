@@ -126,7 +126,7 @@ async fn read_messages(duplex: Arc<Duplex>, stdout: ChildStdout, max_line_bytes:
         match line {
             TextLine::Text(text) => {
                 for message in duplex.parser.messages_or_log(&text, "stdout") {
-                    duplex.dispatch(message).await;
+                    duplex.dispatch(message, &text).await;
                 }
             }
             TextLine::TooLong(id) => {

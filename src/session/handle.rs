@@ -12,6 +12,7 @@ use crate::call::{ClientSink, DropGuard, GatewaySlot, ServerRequest};
 use crate::dialect::to_client;
 use crate::identity::Identity;
 use crate::protocol::{Level, Notification, NotificationMethod};
+use crate::recorder::Mark;
 
 impl Session {
     /// The owner, as the latest credential describes it.
@@ -63,7 +64,7 @@ impl ClientSink for Session {
             }
             state.outbox.server_request_target()
         };
-        let message = self.register_server_request(stream, NO_CALL_SERIAL, request);
+        let message = self.register_server_request(stream, (NO_CALL_SERIAL, Mark::NONE), request);
         self.send(stream, message);
     }
 

@@ -40,6 +40,7 @@ use crate::failure::{QuotaReached, QuotaScope};
 use crate::identity::Identity;
 use crate::policy::Quotas;
 use crate::protocol::{Id, Level, Notification, Outcome, Request};
+use crate::recorder::{self, Mark, Note, NoteKind, Way, Wire};
 use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
 use persistence::Persistence;
@@ -137,6 +138,8 @@ struct PendingServerRequest {
     id: i64,
     /// Serial of the call that caused the request, or [`NO_CALL_SERIAL`].
     call_serial: u64,
+    /// The number of that call for the recorder.
+    mark: Mark,
     /// The stream that carried the request; its cancellation goes there too.
     stream: StreamTarget,
     response_sender: oneshot::Sender<Outcome>,
@@ -396,7 +399,12 @@ impl Session {
 
     /// Sends a server request on the stream of a call. Without a stream the request is dropped, which fails it at
     /// once.
-    pub async fn send_server_request(&self, stream: StreamTarget, call: &CallGuard, request: ServerRequest) {
+    pub async fn send_server_request(
+        &self,
+        stream: StreamTarget,
+        (call, mark): (&CallGuard, Mark),
+        request: ServerRequest,
+    ) {
         if stream == StreamTarget::Discard {
             return; // dropping the request fails it at the upstream
         }
@@ -404,7 +412,9 @@ impl Session {
         if call.session.lock().server_requests.len() >= limit {
             return request.refuse_over_limit(limit);
         }
-        let message = call.session.register_server_request(stream, call.serial, request);
+        let message = call.session.register_server_request(stream, (call.serial, mark), request);
+        let (wire, way, kind) = (Wire::Client, Way::Out, NoteKind::Message);
+        recorder::note(mark, &Note { wire, way, kind, status: 0, head: b"", body: &message });
         self.deliver(stream, message).await;
     }
 
@@ -413,7 +423,7 @@ impl Session {
     fn register_server_request(
         self: &Arc<Self>,
         stream: StreamTarget,
-        call_serial: u64,
+        (call_serial, mark): (u64, Mark),
         request: ServerRequest,
     ) -> Bytes {
         let ServerRequest { method, params, responder: mut upstream_sender } = request;
@@ -421,7 +431,7 @@ impl Session {
         let mut state = self.lock();
         state.last_server_request_id += 1;
         let id = state.last_server_request_id;
-        state.server_requests.push(PendingServerRequest { id, call_serial, stream, response_sender });
+        state.server_requests.push(PendingServerRequest { id, call_serial, mark, stream, response_sender });
         drop(state);
         let session = Arc::clone(self);
         tokio::spawn(async move {
@@ -446,15 +456,15 @@ impl Session {
         self.send(pending.stream, Notification::cancelled(&id.into()).encode());
     }
 
-    /// Completes a server request with the client's response; returns false for an unknown id.
-    pub fn resolve_server_request(&self, id: &Id, outcome: Outcome) -> bool {
+    /// Completes a server request with the client's response; returns the mark of its call, and `None` for an unknown id.
+    pub fn resolve_server_request(&self, id: &Id, outcome: Outcome) -> Option<Mark> {
         let mut state = self.lock();
         let pending = state.server_requests.iter().position(|pending| Id::from(pending.id) == *id);
-        let Some(pending) = pending.map(|index| state.server_requests.swap_remove(index)) else { return false };
+        let pending = state.server_requests.swap_remove(pending?);
         drop(state);
         // The upstream may have dropped its receiver; the response is then discarded.
         let _ = pending.response_sender.send(outcome);
-        true
+        Some(pending.mark)
     }
 
     /// Deregisters a call and cancels its server requests.

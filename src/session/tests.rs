@@ -272,7 +272,7 @@ async fn closing_a_session_cancels_calls_server_requests_and_readers() {
     session
         .send_server_request(
             StreamTarget::Listening,
-            &running,
+            (&running, Mark::NONE),
             ServerRequest { method: Method::Ping, params: None, responder: answer },
         )
         .await;
@@ -295,19 +295,19 @@ async fn server_requests_are_resolved_once_and_cancelled_with_their_call() {
     session
         .send_server_request(
             StreamTarget::Listening,
-            &running,
+            (&running, Mark::NONE),
             ServerRequest { method: Method::Ping, params: None, responder: answer },
         )
         .await;
     assert!(next_event(&mut reader).await.contains(r#""id":1,"method":"ping""#));
-    assert!(session.resolve_server_request(&1.into(), Ok(Raw::empty().into())));
-    assert!(!session.resolve_server_request(&1.into(), Ok(Raw::empty().into())));
+    assert!(session.resolve_server_request(&1.into(), Ok(Raw::empty().into())).is_some());
+    assert!(session.resolve_server_request(&1.into(), Ok(Raw::empty().into())).is_none());
     assert!(response.await.unwrap().is_ok());
     let (answer, response) = oneshot::channel();
     session
         .send_server_request(
             StreamTarget::Listening,
-            &running,
+            (&running, Mark::NONE),
             ServerRequest { method: Method::Ping, params: None, responder: answer },
         )
         .await;

@@ -47,6 +47,11 @@ impl LeaseGuard {
         &self.connection
     }
 
+    /// Whether this caller has the connection for itself.
+    pub fn is_exclusive(&self) -> bool {
+        self.lease.is_some()
+    }
+
     /// Whether a server request on this connection can be attributed to this caller: the connection is leased,
     /// or the revision carries server requests in the response to a call.
     pub fn allows_server_requests(&self) -> bool {

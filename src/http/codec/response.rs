@@ -61,6 +61,11 @@ impl RequestEncoder {
         }
     }
 
+    /// The head so far.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Ends the head, with `Content-Length` where a body follows.
     pub fn finish(mut self, body: Option<usize>) -> Vec<u8> {
         if let Some(length) = body {
@@ -154,6 +159,17 @@ impl ResponseHead {
     /// The first value of a header field.
     pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {
         self.fields.get(name)
+    }
+
+    /// All header fields as lines.
+    pub fn encode_fields(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD_CAPACITY);
+        for (name, value) in self.fields.iter() {
+            for part in [name, b": ", value, b"\r\n"] {
+                out.extend_from_slice(part);
+            }
+        }
+        out
     }
 
     /// All header fields; those that are not valid in `http` are left out.

@@ -9,7 +9,9 @@ use crate::call::AnswerDelivery;
 use crate::error::Result;
 use crate::failure::{Failure, FailureKind};
 use crate::http::client::{HttpError, HttpErrorKind, HttpResult, ResponseBody};
+use crate::mcp_client::server_notes::note_piece;
 use crate::protocol::{AnswerFault, AnswerScanner, Id, Payload, Raw, ScannedResultType};
+use crate::recorder::Mark;
 
 /// The JSON body of a response.
 pub(super) enum AnswerBody {
@@ -26,6 +28,8 @@ pub(in crate::mcp_client) struct LongAnswer {
     received: usize,
     max_bytes: usize,
     max_depth: usize,
+    /// The number of the call for the recorder.
+    mark: Mark,
     is_ended: bool,
 }
 
@@ -42,7 +46,7 @@ impl StreamableClient {
         &self,
         body: ResponseBody,
         id: &Id,
-        delivery: AnswerDelivery,
+        (delivery, mark): (AnswerDelivery, Mark),
     ) -> Result<AnswerBody> {
         let max_bytes = self.http.max_body_bytes();
         let whole_up_to = self.settings.stream_answers_over.min(max_bytes);
@@ -55,11 +59,16 @@ impl StreamableClient {
         match beginning.read(whole_up_to).now_or_never() {
             Some(Ok(true)) => Ok(AnswerBody::Whole(beginning.text.freeze())),
             Some(Err(error)) => Err(error.into()),
-            Some(Ok(false)) | None => Box::pin(self.read_long_answer(beginning, whole_up_to, id)).await,
+            Some(Ok(false)) | None => Box::pin(self.read_long_answer(beginning, whole_up_to, (id, mark))).await,
         }
     }
 
-    async fn read_long_answer(&self, mut beginning: BegunBody, whole_up_to: usize, id: &Id) -> Result<AnswerBody> {
+    async fn read_long_answer(
+        &self,
+        mut beginning: BegunBody,
+        whole_up_to: usize,
+        (id, mark): (&Id, Mark),
+    ) -> Result<AnswerBody> {
         let (timeout, max_bytes) = (self.settings.idle_timeout, self.http.max_body_bytes());
         let late = |_| {
             let why = format!("response body was not complete within {timeout:?}");
@@ -76,8 +85,9 @@ impl StreamableClient {
         match scanner.scan(&beginning.text) {
             Ok(part) if scanner.is_answer() && says_complete(&scanner) => {
                 let BegunBody { body, text } = beginning;
+                note_piece(mark, 0, &text);
                 let (received, piece) = (text.len(), text.freeze().slice(part));
-                let answer = LongAnswer { body, scanner, piece, received, max_bytes, max_depth, is_ended: false };
+                let answer = LongAnswer { body, scanner, piece, received, max_bytes, max_depth, mark, is_ended: false };
                 Ok(AnswerBody::InPieces(Box::new(answer)))
             }
             _ => match tokio::time::timeout(timeout, beginning.read(max_bytes)).await.map_err(late)?? {
@@ -127,6 +137,7 @@ impl LongAnswer {
                     AnswerFault::TooDeep => broken(FailureKind::TooDeep(self.max_depth), fault.to_string()),
                     _ => broken(FailureKind::Protocol, fault.to_string()),
                 })?;
+                note_piece(self.mark, self.received, &data);
                 self.received += data.len();
                 self.piece = data.slice(part);
                 Ok(true)

@@ -33,12 +33,14 @@ use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::batch::{MessageParser, Received};
 use crate::mcp_client::connection::RequestHeaders;
 use crate::mcp_client::pending_calls::MAX_OPEN_SERVER_REQUESTS;
+use crate::mcp_client::server_notes::{note_answer, note_request, note_response_head};
 use crate::mcp_client::session_resumption::ResumableSession;
 use crate::mcp_client::target::{Address, ConnectionSettings};
 use crate::mcp_client::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::protocol::{
     Id, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request, Response,
 };
+use crate::recorder::Mark;
 use long_answer::{AnswerBody, LongAnswer};
 use request::HttpRequest;
 use server_requests::PendingServerRequests;
@@ -327,13 +329,15 @@ impl StreamableClient {
         delivery: AnswerDelivery,
     ) -> Result<FirstResponse> {
         let timeout = (request.method == Method::Listen).then_some(self.settings.total_timeout);
-        let body = request.encode();
+        let (body, mark) = (request.encode(), headers.caller.mark());
         let mut may_reopen = true;
         loop {
             let session = self.use_session()?;
             let (generation, had_session) = (session.generation(), session.id().is_some());
-            let put_headers =
-                |head: &mut RequestEncoder| self.put_request_headers(head, request, headers, session.id());
+            let put_headers = |head: &mut RequestEncoder| {
+                self.put_request_headers(head, request, headers, session.id());
+                note_request(mark, head, &body);
+            };
             let in_flight = self.in_flight(&session);
             let options = SendOptions { in_flight, timeout, when_full: WhenFull::Wait };
             let mut response = self.http.send_with(options, Verb::POST, put_headers, body.clone()).await?;
@@ -351,11 +355,12 @@ impl StreamableClient {
                         response.body.release_permit();
                     }
                     let reader = if is_sse { EventReader::new } else { EventReader::of_lines };
+                    note_response_head(mark, &response.head);
                     let events = reader(response.body, self.http.max_body_bytes()).with_read_timeout(read_timeout);
                     return Ok(FirstResponse::Events(Box::new(events)));
                 }
-                let body = match self.read_answer(response.body, &request.id, delivery).await? {
-                    AnswerBody::Whole(body) => body,
+                let body = match self.read_answer(response.body, &request.id, (delivery, mark)).await? {
+                    AnswerBody::Whole(body) => note_answer(mark, &response.head, body),
                     AnswerBody::InPieces(answer) => return Ok(FirstResponse::InPieces(answer)),
                 };
                 if is_batch(&body) {
@@ -370,6 +375,7 @@ impl StreamableClient {
                 };
             }
             let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
+            let body = note_answer(mark, &response.head, body);
             let message = self.parser.message(&body).ok().flatten();
             let is_response = matches!(
                 &message,
@@ -428,6 +434,7 @@ impl StreamableClient {
         self: &Arc<Self>,
         received: Received,
         request: Option<(&Id, Option<&Raw>)>,
+        mark: Mark,
     ) -> Option<Reply> {
         let message = match received {
             Received::Message(message) => message,
@@ -447,7 +454,7 @@ impl StreamableClient {
                 None
             }
             Message::Request(server_request) => {
-                let server_request = match self.accept_server_request(server_request) {
+                let server_request = match self.accept_server_request(server_request, mark) {
                     Ok(accepted) => accepted,
                     Err((id, error)) => {
                         self.post_control(id, Err(error)).await;

@@ -17,7 +17,9 @@ use crate::http::client::EventReader;
 use crate::mcp_client::batch::Received;
 use crate::mcp_client::connection::RequestHeaders;
 use crate::mcp_client::round::Round;
+use crate::mcp_client::server_notes::note_server;
 use crate::protocol::{ErrorObject, Id, Notification, Outcome, Raw, Request};
+use crate::recorder::{Mark, Way};
 
 /// A request that is sent when it is [run](Self::run).
 pub(in crate::mcp_client) struct HttpRequest {
@@ -67,7 +69,8 @@ impl HttpRequest {
         async move {
             let accepts_requests = self.client.in_handshake_era() && self.request.method.may_trigger_server_messages();
             let inbox = accepts_requests.then(|| self.client.server_requests.register_call(&self.request.id));
-            let mut guard = CancelRequestOnDrop { client: &self.client, id: Some(&self.request.id) };
+            let (id, mark) = (Some(&self.request.id), self.caller.mark());
+            let mut guard = CancelRequestOnDrop { client: &self.client, id, mark };
             let outcome = self.wait_for_outcome(inbox.as_deref(), round).await?;
             guard.id = None;
             outcome
@@ -96,7 +99,7 @@ impl HttpRequest {
     async fn dispatch_all(&self, messages: Vec<Received>, round: &mut Round<'_, impl ReplySink>) -> Option<Outcome> {
         let request = Some((&self.request.id, self.progress_token.as_ref()));
         for message in messages {
-            match self.client.dispatch(message, request).await {
+            match self.client.dispatch(message, request, self.caller.mark()).await {
                 Some(Reply::End(answer)) => return Some(answer.outcome),
                 Some(reply) => round.forward(reply).await,
                 None => {}
@@ -138,6 +141,7 @@ impl HttpRequest {
                 Ok(Some(event)) => {
                     stream.retry_delay = event.retry.map_or(stream.retry_delay, clamp_retry_delay);
                     stream.last_event_id = event.id.clone().or(stream.last_event_id.take());
+                    note_server(self.caller.mark(), Way::In, event.data.as_bytes());
                     let messages = self.client.parser.messages_in_event(event);
                     if !messages.is_empty() {
                         stream.resume_attempts = 0;
@@ -218,6 +222,7 @@ async fn wait_with_inbox<T>(
 struct CancelRequestOnDrop<'r> {
     client: &'r Arc<StreamableClient>,
     id: Option<&'r Id>,
+    mark: Mark,
 }
 
 impl Drop for CancelRequestOnDrop<'_> {
@@ -226,8 +231,10 @@ impl Drop for CancelRequestOnDrop<'_> {
         let client = Arc::clone(self.client);
         // Acquired here and not in the task, so that a close that begins now waits for the cancellation.
         let (Ok(session), Ok(runtime)) = (client.use_session(), tokio::runtime::Handle::try_current()) else { return };
+        let message = Notification::cancelled(&id).encode();
+        note_server(self.mark, Way::Out, &message);
         runtime.spawn(async move {
-            let _ = client.post(session, Notification::cancelled(&id).encode()).await;
+            let _ = client.post(session, message).await;
         });
     }
 }

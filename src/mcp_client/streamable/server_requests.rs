@@ -11,8 +11,10 @@ use tokio::sync::oneshot;
 use super::StreamableClient;
 use crate::call::ServerRequest;
 use crate::mcp_client::pending_calls::{MAX_OPEN_SERVER_REQUESTS, too_many_server_requests, unsupported_by_client};
+use crate::mcp_client::server_notes::note_server;
 use crate::mcp_client::task_registry::TaskRegistry;
 use crate::protocol::{ErrorObject, Id, Outcome, Raw, Request, Response};
+use crate::recorder::{Mark, Way};
 use foldhash::HashMap;
 
 /// Open server requests and the calls that accept them.
@@ -113,6 +115,7 @@ impl StreamableClient {
     pub(super) fn accept_server_request(
         self: &Arc<Self>,
         request: Request,
+        mark: Mark,
     ) -> Result<ServerRequest, (Id, ErrorObject)> {
         let Ok(permit) = Arc::clone(&self.server_request_permits).try_acquire_owned() else {
             return Err((request.id, too_many_server_requests(MAX_OPEN_SERVER_REQUESTS)));
@@ -127,8 +130,9 @@ impl StreamableClient {
                 _ = withdrawn => return,
             };
             http.server_requests.complete(&request.id);
-            let posted =
-                async { http.post(http.use_session()?, Response::new(Some(request.id), outcome).encode()).await };
+            let response = Response::new(Some(request.id), outcome).encode();
+            note_server(mark, Way::Out, &response);
+            let posted = async { http.post(http.use_session()?, response).await };
             if let Err(error) = posted.await {
                 tracing::debug!(%error, "posting the response to a server request failed");
             }

@@ -22,6 +22,7 @@ use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::Unsolicited;
 use crate::mcp_client::session_resumption::SavedSession;
 use crate::protocol::{Method, Notification, NotificationMethod, Request};
+use crate::recorder::Mark;
 
 /// Least time between two reopenings of the session.
 const MIN_REOPEN_INTERVAL: Duration = Duration::from_secs(1);
@@ -275,7 +276,7 @@ async fn run_listen_stream(client: Weak<StreamableClient>, tells_of_changes: boo
             retry_delay = event.retry.map_or(retry_delay, clamp_retry_delay);
             last_event_id = event.id.clone().or(last_event_id);
             for message in http.parser.messages_in_event(event) {
-                http.dispatch(message, None).await;
+                http.dispatch(message, None, Mark::NONE).await;
             }
         }
         missed = true;

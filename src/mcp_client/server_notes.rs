@@ -1,0 +1,50 @@
+//! Notes for the recorder what servers are sent and send.
+
+use bytes::Bytes;
+
+use crate::http::codec::{RequestEncoder, ResponseHead};
+use crate::recorder::{self, Mark, Note, NoteKind, Way, Wire};
+
+/// Bytes of an answer in pieces that are recorded.
+const MAX_NOTED_PIECES: usize = 64 << 10;
+
+/// Notes a message.
+#[inline]
+pub(super) fn note_server(mark: Mark, way: Way, message: &[u8]) {
+    let (wire, kind) = (Wire::Server, NoteKind::Message);
+    recorder::note(mark, &Note { wire, way, kind, status: 0, head: b"", body: message });
+}
+
+/// Notes a request with its HTTP head so far.
+#[inline]
+pub(super) fn note_request(mark: Mark, head: &RequestEncoder, body: &[u8]) {
+    let (wire, way, kind) = (Wire::Server, Way::Out, NoteKind::Message);
+    recorder::note(mark, &Note { wire, way, kind, status: 0, head: head.as_bytes(), body });
+}
+
+/// Notes a response with its body, which is returned.
+#[inline]
+pub(super) fn note_answer(mark: Mark, head: &ResponseHead, body: Bytes) -> Bytes {
+    note_response(mark, NoteKind::Message, head, &body);
+    body
+}
+
+/// Notes the head of a response whose messages follow.
+#[inline]
+pub(super) fn note_response_head(mark: Mark, head: &ResponseHead) {
+    note_response(mark, NoteKind::Head, head, b"");
+}
+
+fn note_response(mark: Mark, kind: NoteKind, head: &ResponseHead, body: &[u8]) {
+    if mark.is_recorded() {
+        let (wire, way, status, fields) = (Wire::Server, Way::In, head.status().as_u16(), head.encode_fields());
+        recorder::note(mark, &Note { wire, way, kind, status, head: &fields, body });
+    }
+}
+
+/// Notes the next bytes of an answer, `received` of which came before, and of a long one only how many there are.
+pub(super) fn note_piece(mark: Mark, received: usize, piece: &[u8]) {
+    let mark = if received > MAX_NOTED_PIECES { mark.without_bodies() } else { mark };
+    let (wire, way, kind) = (Wire::Server, Way::In, NoteKind::Piece);
+    recorder::note(mark, &Note { wire, way, kind, status: 0, head: b"", body: piece });
+}
