@@ -210,6 +210,13 @@ pub fn note(mark: Mark, note: &Note<'_>) {
     }
 }
 
+/// Takes a note of a message that the client is sent.
+#[inline]
+pub fn note_sent(mark: Mark, message: &[u8]) {
+    let (wire, way, kind) = (Wire::Client, Way::Out, NoteKind::Message);
+    note(mark, &Note { wire, way, kind, status: 0, head: b"", body: message });
+}
+
 /// Takes a note of the end of a call, also of one that leaves nothing else.
 pub fn note_end(mark: Mark, summary: &[u8]) {
     if mark.is_some() {
@@ -352,7 +359,7 @@ impl Recorder {
         SAMPLE.set(state);
         let busy = state.seen.max(state.last);
         let one_of = busy.div_ceil(rate).max(1).next_power_of_two().min(MAX_ONE_OF);
-        (u16::try_from(one_of).unwrap_or(u16::MAX), state.seen % one_of == 0)
+        (u16::try_from(one_of).unwrap_or(u16::MAX), state.seen.is_multiple_of(one_of))
     }
 
     /// Makes the shared ring, and sets how much of one message is kept.

@@ -40,7 +40,7 @@ use crate::failure::{QuotaReached, QuotaScope};
 use crate::identity::Identity;
 use crate::policy::Quotas;
 use crate::protocol::{Id, Level, Notification, Outcome, Request};
-use crate::recorder::{self, Mark, Note, NoteKind, Way, Wire};
+use crate::recorder::{self, Mark};
 use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
 use persistence::Persistence;
@@ -413,8 +413,7 @@ impl Session {
             return request.refuse_over_limit(limit);
         }
         let message = call.session.register_server_request(stream, (call.serial, mark), request);
-        let (wire, way, kind) = (Wire::Client, Way::Out, NoteKind::Message);
-        recorder::note(mark, &Note { wire, way, kind, status: 0, head: b"", body: &message });
+        recorder::note_sent(mark, &message);
         self.deliver(stream, message).await;
     }
 
