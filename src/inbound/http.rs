@@ -455,7 +455,6 @@ impl RequestContext<'_> {
             return Err(Rejection::NotAcceptable(EVENT_STREAM));
         }
         let session = self.require_session_and_version().await?;
-        note_client(self.caller.access.as_ref(), session.client());
         self.note_session(&session);
         let reader = match self.head.headers.get(&LAST_EVENT_ID) {
             None => session.listen(),

@@ -155,7 +155,9 @@ impl HttpService for ClientService {
         }
         let access = AccessGuard::new(request.access.as_ref());
         match (&admission, access.record()) {
-            (Ok(Admission::Answered(_) | Admission::Complete(_)), Some(record)) => record.leave_unrecorded(),
+            (Ok(Admission::Answered(_) | Admission::Complete(_) | Admission::Console(..)), Some(record)) => {
+                record.leave_unrecorded();
+            }
             (_, record) => note_request(record, request.head, &body),
         }
         if let (Some(record), Ok(body)) = (access.record(), &body) {
