@@ -63,6 +63,8 @@ pub mod ndjson;
 
 pub mod recorder;
 
+pub mod recording;
+
 pub mod redact;
 
 pub mod shutdown;

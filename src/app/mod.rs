@@ -21,6 +21,7 @@ use crate::http::client::set_connections_per_origin;
 use crate::inbound::{Inbound, ListenerRole, MAX_REFUSING_CONNECTIONS, StripedLocks};
 use crate::issuers::IssuerSettings;
 use crate::policy::{FailedCredentials, Policy, Quotas, RateLimits};
+use crate::recording::CallLog;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::count_panics;
@@ -107,6 +108,7 @@ impl App {
         );
         let mut policy = settings.policy;
         install_issuers(&admin, &mut policy, settings.issuers);
+        let access = AccessLog::default();
         let inbound = Arc::new(Inbound {
             admin,
             tls,
@@ -120,7 +122,8 @@ impl App {
             shutdown,
             cluster,
             takeover_locks: StripedLocks::default(),
-            access_log: AccessLog::default(),
+            calls: CallLog::new(Arc::clone(access.recorder()), settings.recording),
+            access_log: access,
             console: OnceLock::new(),
             refusing: Arc::new(Semaphore::new(MAX_REFUSING_CONNECTIONS)),
         });
@@ -146,7 +149,7 @@ impl App {
         let workers = Workers::start(settings.workers);
         let workers = workers.map_err(|error| io::Error::other(format!("starting a worker thread failed: {error}")))?;
         let mut app = Self::build(settings, setup);
-        app.install_console()?;
+        app.install_console(workers.runtimes())?;
         app.inbound.gateway.configure_audit(&app.audit)?;
         app.inbound.access_log.configure(app.access_log);
         Ok(BoundApp { app, listener, address, admin, workers: Arc::new(workers), reloader: None })
@@ -172,7 +175,7 @@ impl App {
     /// # Errors
     /// When no port can be had.
     pub async fn serve_console(&mut self) -> io::Result<(Arc<Console>, SocketAddr)> {
-        self.install_console()?;
+        self.install_console(Vec::new())?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let workers = Arc::new(Workers::start(0)?);
@@ -181,8 +184,8 @@ impl App {
         Ok((console, address))
     }
 
-    fn install_console(&mut self) -> io::Result<()> {
-        self.console = Some(Console::install(&self.inbound, self.console_settings.clone())?);
+    fn install_console(&mut self, workers: Vec<tokio::runtime::Handle>) -> io::Result<()> {
+        self.console = Some(Console::install(&self.inbound, self.console_settings.clone(), workers)?);
         Ok(())
     }
 

@@ -152,6 +152,7 @@ fn apply_settings(inbound: &Inbound, settings: AppSettings) {
     let AppSettings {
         mut policy,
         access_log,
+        recording,
         log_filter,
         issuers,
         sessions,
@@ -167,6 +168,7 @@ fn apply_settings(inbound: &Inbound, settings: AppSettings) {
         tracing::error!("{error}");
     }
     inbound.access_log.configure(access_log);
+    inbound.calls.configure(recording);
     if tls.as_deref() != inbound.tls.load().as_deref() {
         inbound.set_tls(tls);
     }

@@ -15,6 +15,7 @@ use crate::http::server::TlsServer;
 use crate::inbound::InboundSettings;
 use crate::issuers::IssuerSettings;
 use crate::policy::{HostOriginRules, LimitRule, Policy, QuotaLimits};
+use crate::recording::RecordingSettings;
 use crate::session::SessionSettings;
 use crate::store::{ClusterStore, StoreSettings};
 
@@ -54,6 +55,8 @@ pub struct AppSettings {
     pub audit: AuditSettings,
     /// The access log.
     pub access_log: AccessSettings,
+    /// How calls are recorded.
+    pub recording: RecordingSettings,
     /// What is logged, as a `tracing` filter; `None` for the default of the command.
     pub log_filter: Option<String>,
     /// The certificate with its key, if clients speak TLS.
@@ -110,6 +113,7 @@ impl Default for AppSettings {
             store: StoreSettings::default(),
             audit: AuditSettings::default(),
             access_log: AccessSettings::default(),
+            recording: RecordingSettings::default(),
             log_filter: None,
             tls: None,
             cluster_store: None,

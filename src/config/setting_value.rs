@@ -30,6 +30,7 @@ use crate::policy::{
     AdminToken, ApiKeySpec, ApiKeys, KEY_PREFIX, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, Tokens,
     TrustedProxies, is_token68,
 };
+use crate::recording::{BodyRule, RecordMode};
 use crate::telemetry::{LogFormat, LogLevel};
 use crate::upstream::ConnectionMode;
 
@@ -171,6 +172,8 @@ choices! {
     LegRule { "client" => Client, "handshake" => Handshake, "per-request" => PerRequest }
     Naming { "prefix" => Prefix, "plain" => Plain }
     DefaultAccess { "allow" => Allow, "deny" => Deny }
+    RecordMode { "off" => Off, "watch" => Watch, "always" => Always }
+    BodyRule { "never" => Never, "ask" => Ask, "always" => Always }
     OperatorRight { "look" => Look, "bodies" => Bodies, "act" => Act, "edit" => Edit }
 }
 

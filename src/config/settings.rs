@@ -25,6 +25,7 @@ use crate::http::server::{ClientCertificates, Http1Implementation, TlsVersion};
 use crate::issuers::IssuerSettings;
 use crate::policy::rules::{AccessRule, DefaultAccess};
 use crate::policy::{LimitRule, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, TrustedProxies};
+use crate::recording::{BodyRule, RecordMode};
 use crate::telemetry::{LogFormat, LogLevel};
 use crate::upstream::{ConnectionMode, UpstreamSpec};
 
@@ -173,6 +174,21 @@ settings! {
         /// Whether there is a console, at `/console`, with its API at `/admin/v1`. Without `tokens` and `principals` it is
         /// served to this machine only.
         console: bool = true, BOOLEAN.example("false") => policy.console.enabled;
+        /// When calls are recorded for the console: `off`, `watch` (while somebody watches) or `always` (without the
+        /// content of messages while nobody watches). They are kept in memory only.
+        record: RecordMode = RecordMode::Watch, choice::<RecordMode>().example("\"always\"") => recording.mode;
+        /// Whether the content of recorded messages is shown to operators who may see it: `never`, `ask` (for up to 15
+        /// minutes after they asked) or `always`.
+        bodies: BodyRule = BodyRule::Ask, choice::<BodyRule>().example("\"never\"") => recording.bodies;
+        /// Memory for recorded calls; calls that operators keep have 16 MiB beside it.
+        record_bytes: usize = 32 << 20, SIZE.example("\"64MiB\"") => recording.bytes;
+        /// How much of one recorded message is kept: the first three quarters of it, and the last.
+        record_body_bytes: usize = 64 << 10, SIZE.example("\"16KiB\"") => recording.body_bytes;
+        /// Calls a second and worker that are all recorded; of more, one in 2, 4, 8 and so on, and every failure.
+        record_rate: u32 = 500, COUNT.example("50") => recording.rate;
+        /// Members of recorded messages that are never shown, by name or by JSON pointer, beside those that look secret.
+        redact: Vec<String> = Vec::new(),
+            STRINGS.default("none").example("[\"ssn\", \"/params/arguments/customer\"]") => recording.redact;
         /// Whether operators who may `edit` can write this file and run programs from the console.
         edit: bool = false, BOOLEAN.example("true") => policy.console.edit;
         /// Operators of the console, by name. With any, and if `Host` is allowed, the console can be used from other

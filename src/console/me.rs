@@ -4,6 +4,7 @@ use http::{Method as Verb, StatusCode};
 use serde_json::json;
 
 use super::api::{AdminRequest, ApiAnswer, ApiResult, ApiRoute, JSON, rfc3339};
+use super::calls::recording_json;
 use super::openapi;
 use crate::inbound::ResponseContent;
 use crate::policy::OperatorRight;
@@ -37,7 +38,7 @@ fn me(request: &AdminRequest) -> ApiResult {
         "version": status.version,
         "started": rfc3339(console.started_at),
         "clustered": inbound.cluster.is_some(),
-        "recording": serde_json::Value::Null,
+        "recording": recording_json(&inbound.calls),
     })))
 }
 

@@ -6,8 +6,10 @@
 mod access;
 mod api;
 mod assets;
+mod calls;
 mod live;
 mod me;
+mod replay;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -67,7 +69,11 @@ impl Console {
     ///
     /// # Errors
     /// When the system has no random bytes for its key.
-    pub fn install(inbound: &Arc<Inbound>, settings: ConsoleSettings) -> std::io::Result<Arc<Self>> {
+    pub fn install(
+        inbound: &Arc<Inbound>,
+        settings: ConsoleSettings,
+        workers: Vec<Handle>,
+    ) -> std::io::Result<Arc<Self>> {
         let console = Arc::new(Self {
             inbound: Arc::downgrade(inbound),
             settings,
@@ -80,6 +86,7 @@ impl Console {
             closing: inbound.shutdown.closing().clone(),
         });
         inbound.install_console(Arc::clone(&console) as Arc<dyn ConsoleService>);
+        calls::start(&console, inbound, workers);
         Ok(console)
     }
 
@@ -117,7 +124,7 @@ impl Console {
     /// # Errors
     /// When the query is not understood.
     pub fn event_filter(&self, query: &str) -> Result<EventFilter, ApiError> {
-        Err(ApiError::invalid(format!("{query:?} cannot be used: calls are not recorded")))
+        calls::event_filter(query)
     }
 
     /// The name of this node.
@@ -237,7 +244,7 @@ impl Console {
 
 /// Every route of the API: a table for each resource.
 fn routes() -> Vec<ApiRoute> {
-    [me::routes(), live::routes()].concat()
+    [me::routes(), live::routes(), calls::routes()].concat()
 }
 
 fn audit_outcome(status: StatusCode) -> AuditOutcome {

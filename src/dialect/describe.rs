@@ -67,6 +67,16 @@ fn across_eras(client: &RevisionFeatures, server: &RevisionFeatures) -> bool {
     client.era != server.era
 }
 
+/// How far client and server are apart: `none`, `names`, `era` (another revision of the same era) or `across` eras.
+pub fn bridge_of(client: Revision, server: Revision, is_renamed: bool) -> &'static str {
+    match (across_eras(client.features(), server.features()), client == server) {
+        (true, _) => "across",
+        (false, false) => "era",
+        (false, true) if is_renamed => "names",
+        (false, true) => "none",
+    }
+}
+
 /// The translations between a client and a server; empty when both speak the same revision.
 pub fn describe_translation(client: Revision, server: Revision) -> Vec<&'static str> {
     let (client, server) = (client.features(), server.features());

@@ -8,6 +8,7 @@
 pub mod classify;
 mod describe;
 mod downgrade;
+pub mod explain;
 pub mod headers;
 mod legs;
 pub mod meta;
@@ -21,7 +22,7 @@ use std::fmt;
 
 use crate::protocol::Method;
 
-pub use describe::describe_translation;
+pub use describe::{bridge_of, describe_translation};
 pub use legs::{LegFacts, LegRule};
 
 /// A dated version of the protocol.

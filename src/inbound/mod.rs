@@ -52,6 +52,7 @@ use crate::gateway::{Gateway, Group, GroupChange, GroupEvent};
 use crate::http::codec::RequestHead;
 use crate::http::server::{Http1Implementation, ReceivedBody};
 use crate::policy::{CallerPermit, FailedCredentials, Limits, Permit, Policy, QuotaKey, ScopedPermit};
+use crate::recording::CallLog;
 use crate::session::{SESSION_SHARDS, Session, Sessions};
 use crate::shutdown::Shutdown;
 use crate::workers::Workers;
@@ -133,6 +134,8 @@ pub struct Inbound {
     pub(crate) client_ca_revoked: ArcSwap<CancellationToken>,
     /// The access log.
     pub access_log: AccessLog,
+    /// The calls that were recorded.
+    pub calls: Arc<CallLog>,
     /// What serves the console, once it is installed.
     pub(crate) console: OnceLock<Arc<dyn ConsoleService>>,
     /// Bounds the connections over the quota that still read their refusal.

@@ -4,6 +4,7 @@
 //! docs/bridging.md shows the matrix and the limits, the README a summary.
 
 mod all_in_one_group;
+mod both_wires;
 mod bridged_tasks;
 mod cancelled_server_requests;
 mod client;

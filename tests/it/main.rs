@@ -40,6 +40,7 @@ mod pieces;
 mod process;
 mod quotas;
 mod rate_limits;
+mod recording;
 mod redis;
 mod rest;
 mod rest_documents;

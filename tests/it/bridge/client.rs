@@ -41,6 +41,10 @@ pub struct Client {
     /// The server capabilities of the handshake.
     pub server_capabilities: Value,
     pub on_server_request: ServerRequestHandler,
+    /// Every text that was sent.
+    pub sent: Vec<String>,
+    /// Every text that was received.
+    pub received: Vec<String>,
     /// Notifications received outside of calls.
     notifications: Vec<Value>,
     /// Arguments mirrored in Mcp-Param headers, by tool.
@@ -152,6 +156,8 @@ impl Client {
             capabilities: capabilities(variant.revision),
             server_capabilities: Value::Null,
             on_server_request: Box::new(accept_server_request),
+            sent: Vec::new(),
+            received: Vec::new(),
             notifications: Vec::new(),
             mirrors: HashMap::new(),
             tasks: Vec::new(),
@@ -229,6 +235,14 @@ impl Client {
         Ok(client)
     }
 
+    /// The gateway of a stdio client.
+    pub fn own_gateway(&self) -> Option<Arc<Inbound>> {
+        match &self.transport {
+            ClientTransport::Stdio { inbound, .. } => Some(Arc::clone(inbound)),
+            _ => None,
+        }
+    }
+
     async fn initialize(&mut self) -> Checked<()> {
         let revision = self.variant.revision.to_string();
         let info = json!({ "name": "client", "version": "1" });
@@ -296,6 +310,7 @@ impl Client {
 
     /// Writes a message. The response of a request is read by a task and delivered to the inbox.
     async fn write(&mut self, body: &str, request: Option<(&Value, &str)>) -> Checked<()> {
+        self.sent.push(body.to_owned());
         match &mut self.transport {
             ClientTransport::Stdio { input, .. } => {
                 input.write_all(format!("{body}\n").as_bytes()).await.map_err(|error| error.to_string())
@@ -347,7 +362,10 @@ impl Client {
 
     async fn next(&mut self) -> Checked<InboundMessage> {
         match tokio::time::timeout(MESSAGE_TIMEOUT, self.inbox.recv()).await {
-            Ok(Some(arrived)) => Ok(arrived),
+            Ok(Some(arrived)) => {
+                self.received.push(arrived.raw.clone());
+                Ok(arrived)
+            }
             Ok(None) => Err("the connection ended".into()),
             Err(_) => Err("no message in time".into()),
         }

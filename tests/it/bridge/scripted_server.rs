@@ -26,6 +26,8 @@ pub const META: &str = "io.modelcontextprotocol/";
 pub struct ScriptedServer {
     pub variant: Variant,
     violations: Mutex<Vec<String>>,
+    /// Every text that arrived.
+    pub received: Mutex<Vec<String>>,
     server_state: Mutex<ServerState>,
     /// Lets tools that wait for it continue.
     pub release: Notify,
@@ -166,6 +168,7 @@ impl ScriptedServer {
         Arc::new(Self {
             variant,
             violations: Mutex::default(),
+            received: Mutex::default(),
             server_state: Mutex::default(),
             release: Notify::new(),
             requests_roots_at_start: AtomicBool::new(false),

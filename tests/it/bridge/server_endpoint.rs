@@ -105,6 +105,7 @@ impl ServerHost {
                 () = self.scripted.crashed.cancelled() => break,
             };
             let Ok(Some(line)) = line else { break };
+            self.scripted.received.lock().unwrap().push(line.clone());
             self.scripted.receive(&session, &line, &out);
         }
         session.end();
@@ -119,6 +120,9 @@ impl ServerHost {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                 let body = String::from_utf8_lossy(&body).into_owned();
+                if !body.is_empty() {
+                    host.scripted.received.lock().unwrap().push(body.clone());
+                }
                 let respond = async {
                     match host.scripted.variant.transport {
                         Transport::Sse => host.handle_http_sse(&parts.method, &parts.uri, &parts.headers, &body),

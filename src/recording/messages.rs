@@ -1,0 +1,264 @@
+//! The messages of a call, from its records: on both wires, paired with what became of them on the other one.
+
+use bytes::{Bytes, BytesMut};
+
+use super::store::{StoredCall, StoredRecord};
+use crate::protocol::{Incoming, Message};
+use crate::recorder::{NoteKind, Way, Wire};
+
+/// A message of a recorded call.
+#[derive(Debug, Clone)]
+pub struct RecordedMessage {
+    /// When, by the clock of records.
+    pub nanos: u64,
+    /// Which request of the client it belongs to, from 1.
+    pub round: usize,
+    /// Which wire.
+    pub wire: Wire,
+    /// Which way.
+    pub way: Way,
+    /// What it is.
+    pub form: MessageForm,
+    /// The method of a request or a notification.
+    pub method: String,
+    /// The message on the other wire that it became, or was made of.
+    pub with: Option<usize>,
+    /// The HTTP head, where it has one.
+    pub head: Option<HttpPart>,
+    /// Bytes that the message had.
+    pub length: usize,
+    /// What is kept of it.
+    pub text: Bytes,
+}
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageForm {
+    /// A request.
+    Request,
+    /// A response with a result.
+    Response,
+    /// A response that asks the client for input.
+    InputRequired,
+    /// A response with an error.
+    Error,
+    /// A notification.
+    Notification,
+    /// An HTTP status without a message.
+    Status,
+    /// Something else.
+    Other,
+}
+
+/// The HTTP head of a message.
+#[derive(Debug, Clone, Default)]
+pub struct HttpPart {
+    /// The verb and the path of a request.
+    pub target: Option<(String, String)>,
+    /// The status of a response.
+    pub status: Option<u16>,
+    /// The header fields.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Messages of one batch that are shown.
+const MAX_BATCH: usize = 1000;
+
+impl MessageForm {
+    /// The form as a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Response | Self::InputRequired | Self::Error => "response",
+            Self::Notification => "notification",
+            Self::Status => "status",
+            Self::Other => "text",
+        }
+    }
+
+    fn is_response(self) -> bool {
+        matches!(self, Self::Response | Self::InputRequired | Self::Error)
+    }
+
+    /// The form and the method of a text.
+    fn of(text: &Bytes) -> (Self, String) {
+        match Message::parse(text) {
+            Ok(Message::Request(request)) => (Self::Request, request.method.as_str().to_owned()),
+            Ok(Message::Notification(notification)) => (Self::Notification, notification.method.as_str().to_owned()),
+            Ok(Message::Response(response)) => match response.outcome {
+                Ok(result) if result.get("resultType").is_some_and(|kind| kind.as_bytes() == b"\"input_required\"") => {
+                    (Self::InputRequired, String::new())
+                }
+                Ok(_) => (Self::Response, String::new()),
+                Err(_) => (Self::Error, String::new()),
+            },
+            Err(_) => (Self::Other, String::new()),
+        }
+    }
+}
+
+impl RecordedMessage {
+    /// Whether a part of it is missing.
+    pub fn is_cut(&self) -> bool {
+        self.text.len() < self.length
+    }
+}
+
+/// The messages of a call in the order of time.
+pub fn messages_of(call: &StoredCall) -> Vec<RecordedMessage> {
+    let mut messages = Vec::new();
+    // The message that pieces are added to, for each wire.
+    let mut open: [Option<usize>; 2] = [None, None];
+    let mut pieces: Vec<(usize, BytesMut)> = Vec::new();
+    for record in &call.records {
+        let wire = record.wire as usize;
+        match record.kind {
+            NoteKind::Message => {
+                open[wire] = None;
+                push_messages(record, &mut messages);
+            }
+            NoteKind::Head => messages.push(message(record, MessageForm::Status, String::new(), Bytes::new())),
+            NoteKind::Piece => {
+                let at = *open[wire].get_or_insert_with(|| {
+                    let begun = message(record, MessageForm::Other, String::new(), Bytes::new());
+                    messages.push(RecordedMessage { length: 0, ..begun });
+                    pieces.push((messages.len() - 1, BytesMut::new()));
+                    messages.len() - 1
+                });
+                messages[at].length += record.length;
+                if let Some((_, text)) = pieces.iter_mut().find(|(of, _)| *of == at) {
+                    text.extend_from_slice(&record.body);
+                }
+            }
+            NoteKind::Opening | NoteKind::Opened | NoteKind::Joins | NoteKind::End => {}
+        }
+    }
+    for (at, text) in pieces {
+        let text = text.freeze();
+        let (form, method) = MessageForm::of(&text);
+        let form = if form == MessageForm::Other { MessageForm::Response } else { form };
+        (messages[at].form, messages[at].method, messages[at].text) = (form, method, text);
+    }
+    number_rounds(&mut messages);
+    pair(&mut messages);
+    messages
+}
+
+fn push_messages(record: &StoredRecord, messages: &mut Vec<RecordedMessage>) {
+    let is_whole = record.body.len() == record.length;
+    let batch = if is_whole { Incoming::batch_texts(&record.body, MAX_BATCH).ok().flatten() } else { None };
+    let texts = match batch {
+        Some(texts) if !texts.is_empty() => texts,
+        _ => vec![record.body.clone()],
+    };
+    let is_batch = texts.len() > 1 || texts[0].len() != record.body.len();
+    for text in texts {
+        let (form, method) = match text.is_empty() {
+            true if record.length == 0 => (MessageForm::Status, String::new()),
+            true => (MessageForm::Other, String::new()),
+            false => MessageForm::of(&text),
+        };
+        let mut one = message(record, form, method, text);
+        if is_batch {
+            one.length = one.text.len();
+        }
+        messages.push(one);
+    }
+}
+
+fn message(record: &StoredRecord, form: MessageForm, method: String, text: Bytes) -> RecordedMessage {
+    RecordedMessage {
+        nanos: record.nanos,
+        round: 1,
+        wire: record.wire,
+        way: record.way,
+        form,
+        method,
+        with: None,
+        head: HttpPart::read(record),
+        length: record.length,
+        text,
+    }
+}
+
+impl HttpPart {
+    fn read(record: &StoredRecord) -> Option<Self> {
+        if record.head.is_empty() && record.status == 0 {
+            return None;
+        }
+        let text = String::from_utf8_lossy(&record.head);
+        let mut part = Self { status: (record.status != 0).then_some(record.status), ..Self::default() };
+        for line in text.lines() {
+            match line.split_once(": ") {
+                Some((name, value)) => part.headers.push((name.to_owned(), value.to_owned())),
+                None => {
+                    let mut words = line.split(' ');
+                    part.target = words.next().map(str::to_owned).zip(words.next().map(str::to_owned));
+                }
+            }
+        }
+        Some(part)
+    }
+}
+
+/// A further request of the client begins a further round.
+fn number_rounds(messages: &mut [RecordedMessage]) {
+    let (mut round, mut method) = (0, None);
+    for message in messages {
+        if message.wire == Wire::Client && message.way == Way::In && message.form == MessageForm::Request {
+            let first = method.get_or_insert_with(|| message.method.clone());
+            if round == 0 || *first == message.method {
+                round += 1;
+            }
+        }
+        message.round = round.max(1);
+    }
+}
+
+/// Finds for each message of the server's wire the one of the client's wire.
+fn pair(messages: &mut [RecordedMessage]) {
+    for at in 0..messages.len() {
+        if messages[at].wire != Wire::Server || messages[at].with.is_some() {
+            continue;
+        }
+        if let Some(other) = counterpart(messages, at) {
+            messages[at].with = Some(other);
+            messages[other].with.get_or_insert(at);
+        }
+    }
+}
+
+fn counterpart(messages: &[RecordedMessage], at: usize) -> Option<usize> {
+    let server = &messages[at];
+    let is_free = |message: &RecordedMessage| message.wire == Wire::Client && message.with.is_none();
+    let is_other_way = |message: &RecordedMessage| message.way != server.way;
+    let before = || messages[..at].iter().enumerate().rev().filter(|(_, one)| is_free(one) && is_other_way(one));
+    let after = || messages[at..].iter().enumerate().filter(|(_, one)| is_free(one) && is_other_way(one));
+    let found_after = |fits: &dyn Fn(&RecordedMessage) -> bool| after().find(|(_, one)| fits(one)).map(|(n, _)| at + n);
+    match (server.way, server.form) {
+        (Way::Out, MessageForm::Request) => {
+            let same = before().filter(|(_, one)| one.form == MessageForm::Request && one.method == server.method);
+            // Requests of a batch are sent in their order.
+            let first = same.map(|(n, _)| n).last();
+            first.or_else(|| before().find(|(_, one)| one.form.is_response()).map(|(n, _)| n))
+        }
+        (Way::Out, _) if server.form.is_response() => {
+            let answer = before().find(|(_, one)| one.form.is_response()).map(|(n, _)| n);
+            let is_round = |one: &RecordedMessage| one.form == MessageForm::Request && one.round > 1;
+            answer.or_else(|| before().find(|(_, one)| is_round(one)).map(|(n, _)| n))
+        }
+        (Way::In, MessageForm::Request) => {
+            let same = found_after(&|one| one.form == MessageForm::Request && one.method == server.method);
+            same.or_else(|| found_after(&|one| one.form == MessageForm::InputRequired))
+        }
+        (Way::In, MessageForm::Notification) => {
+            found_after(&|one| one.form == MessageForm::Notification && one.method == server.method)
+        }
+        (Way::In, MessageForm::InputRequired) => {
+            let request = found_after(&|one| one.form == MessageForm::Request);
+            request.or_else(|| found_after(&|one| one.form.is_response()))
+        }
+        (Way::In, form) if form.is_response() => found_after(&|one| one.form.is_response()),
+        _ => None,
+    }
+}

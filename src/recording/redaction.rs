@@ -1,0 +1,435 @@
+//! What is taken out of recorded messages before they leave the process.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use sha2::{Digest, Sha256};
+
+use super::json_tree::{JsonKind, JsonNode, step};
+use crate::redact::secrets_in;
+
+/// Stands for what was taken out.
+pub const MASK: &str = "•••";
+
+/// Which names and places are hidden beside those that always are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RedactionRules {
+    names: Vec<String>,
+    pointers: Vec<String>,
+}
+
+/// A text as it may be shown.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ShownText {
+    /// The text.
+    pub text: String,
+    /// Pointers to what was taken out; an empty one is the text as a whole.
+    pub hidden: Vec<String>,
+}
+
+/// Names of members whose values are secrets. A name that ends with one of them counts, too.
+const SECRET_NAMES: [&str; 10] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "api_key",
+    "apikey",
+    "authorization",
+    "private_key",
+    "credential",
+];
+/// Names that end like those, and are no secrets.
+const HARMLESS_NAMES: [&str; 3] = ["progress_token", "next_token", "page_token"];
+/// Members that stand for something that equal ones are to be recognized by.
+const OPAQUE_NAMES: [&str; 5] = ["request_state", "cursor", "next_cursor", "session_id", "mcp_session_id"];
+/// Headers whose values are never shown.
+const SECRET_HEADERS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"];
+/// Shortest word that is looked at for Base64.
+const MIN_BASE64: usize = 12;
+
+impl RedactionRules {
+    /// Rules with more names, or pointers that begin with a slash.
+    pub fn new(more: &[String]) -> Self {
+        let (pointers, names): (Vec<_>, Vec<_>) = more.iter().cloned().partition(|one| one.starts_with('/'));
+        Self { names: names.iter().map(|name| words_of(name)).collect(), pointers }
+    }
+
+    /// A message as it may be shown to who may see bodies.
+    pub fn show(&self, text: &str) -> ShownText {
+        let mut shown = ShownText::default();
+        let Some(node) = JsonNode::parse(text) else {
+            shown.text = hide_in_text(text).into_owned();
+            if shown.text != text {
+                shown.hidden.push(String::new());
+            }
+            return shown;
+        };
+        let mut edits = Vec::new();
+        self.walk(text, &node, ("", ""), &mut edits);
+        let mut end = 0;
+        for (span, replacement, pointer) in edits {
+            shown.text.push_str(&text[end..span.start]);
+            shown.text.push_str(&replacement);
+            end = span.end;
+            shown.hidden.push(pointer);
+        }
+        shown.text.push_str(&text[end..]);
+        // A secret may also be a key, or stand in the text as it is nowhere in the values.
+        if let Cow::Owned(text) = secrets_in(&shown.text, MASK) {
+            shown.text = text;
+            shown.hidden.push(String::new());
+        }
+        shown
+    }
+
+    fn walk(&self, text: &str, node: &JsonNode, (pointer, name): (&str, &str), edits: &mut Vec<Edited>) {
+        match &node.kind {
+            JsonKind::Object(members) => {
+                for (key, value) in members {
+                    self.walk(text, value, (&step(pointer, key), key), edits);
+                }
+            }
+            JsonKind::Array(items) => {
+                for (n, item) in items.iter().enumerate() {
+                    self.walk(text, item, (&step(pointer, &n.to_string()), name), edits);
+                }
+            }
+            _ => {
+                if let Some(hidden) = self.hide_scalar(text, node, (pointer, name)) {
+                    edits.push((node.span.clone(), hidden, pointer.to_owned()));
+                }
+            }
+        }
+    }
+
+    fn hide_scalar(&self, text: &str, node: &JsonNode, (pointer, name): (&str, &str)) -> Option<String> {
+        let raw = &text[node.span.clone()];
+        let value = node.text_in(text);
+        let words = words_of(name);
+        let length = value.as_ref().map_or(raw.len(), |value| value.chars().count());
+        let is_asked = |place: &String| pointer == place || pointer.starts_with(&format!("{place}/"));
+        let is_named = self.names.contains(&words) || self.pointers.iter().any(is_asked);
+        if (is_named || is_secret_name(&words)) && node.kind != JsonKind::Literal && length > 0 {
+            return Some(format!("\"{MASK} {length}\""));
+        }
+        let value = value?;
+        if OPAQUE_NAMES.contains(&words.as_str()) {
+            return Some(json_text(&shortened(&value)));
+        }
+        match hide_in_text(&value) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(hidden) => Some(json_text(&hidden)),
+        }
+    }
+}
+
+type Edited = (std::ops::Range<usize>, String, String);
+
+fn json_text(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// A name in small letters with underscores: `apiKey`, `API-Key` and `api_key` are the same.
+fn words_of(name: &str) -> String {
+    let (mut out, mut was_small) = (String::with_capacity(name.len() + 4), false);
+    for letter in name.chars() {
+        if letter.is_uppercase() && was_small {
+            out.push('_');
+        }
+        was_small = letter.is_lowercase() || letter.is_ascii_digit();
+        match letter {
+            '-' | ' ' | '.' | '/' => out.push('_'),
+            _ => out.extend(letter.to_lowercase()),
+        }
+    }
+    out
+}
+
+fn is_secret_name(words: &str) -> bool {
+    let ends_with = |name: &str| words.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('_'));
+    SECRET_NAMES.into_iter().any(ends_with) && !HARMLESS_NAMES.contains(&words)
+}
+
+/// An id by its beginning and a hash, so that equal ones look equal.
+pub fn shortened(id: &str) -> String {
+    let first: String = id.chars().take(6).collect();
+    let hash = Sha256::digest(id.as_bytes());
+    format!("{first}…{:02x}{:02x}", hash[0], hash[1])
+}
+
+/// A header as it may be shown.
+pub fn shown_header(name: &str, value: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    if SECRET_HEADERS.contains(&name.as_str()) || is_secret_name(&words_of(&name)) {
+        return MASK.to_owned();
+    }
+    match name.as_str() {
+        "mcp-session-id" => shortened(value),
+        _ => hide_in_text(value).into_owned(),
+    }
+}
+
+/// A path as it may be shown: of its query the names only, and of ids of sessions the beginning.
+pub fn shown_path(path: &str) -> String {
+    let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+    let is_id = |part: &str| part.len() >= 32 && part[part.len() - 32..].bytes().all(|byte| byte.is_ascii_hexdigit());
+    let shorten = |part: &str| if part.is_ascii() && is_id(part) { shortened(part) } else { part.to_owned() };
+    let shown = path.split('/').map(shorten).collect::<Vec<_>>().join("/");
+    let shown = hide_in_text(&shown).into_owned();
+    query.map_or(shown.clone(), |query| format!("{shown}?{}", names_of_query(query)))
+}
+
+fn names_of_query(query: &str) -> String {
+    let pair = |pair: &str| pair.split_once('=').map_or(pair.to_owned(), |(name, _)| format!("{name}={MASK}"));
+    query.split('&').map(pair).collect::<Vec<_>>().join("&")
+}
+
+/// Hides secrets of the configuration, what looks like a key, and the queries of addresses.
+pub fn hide_in_text(text: &str) -> Cow<'_, str> {
+    let mut out = secrets_in(text, MASK);
+    for part in [hide_pem, hide_words, hide_queries] {
+        if let Some(hidden) = part(&out) {
+            out = Cow::Owned(hidden);
+        }
+    }
+    out
+}
+
+fn hide_pem(text: &str) -> Option<String> {
+    let start = text.find("-----BEGIN ")?;
+    let label = text[start..].find("PRIVATE KEY-----")?;
+    let end = text[start..].find("-----END ").map_or(text.len(), |end| {
+        let tail = start + end + "-----END ".len();
+        text[tail..].find("-----").map_or(text.len(), |close| tail + close + 5)
+    });
+    (label < 40).then(|| format!("{}{MASK} PEM{}", &text[..start], &text[end..]))
+}
+
+/// Hides words that look like keys, or hold a secret as Base64.
+fn hide_words(text: &str) -> Option<String> {
+    let is_word = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.' | '+' | '/' | '=');
+    let (mut out, mut rest, mut is_changed) = (String::new(), text, false);
+    while !rest.is_empty() {
+        let end = rest.find(|letter| !is_word(letter)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        match kind_of_key(word) {
+            Some(kind) => {
+                out.push_str(&format!("{MASK} {kind}"));
+                is_changed = true;
+            }
+            None if holds_secret(word) => {
+                out.push_str(MASK);
+                is_changed = true;
+            }
+            None => out.push_str(word),
+        }
+        let between = after.find(is_word).unwrap_or(after.len());
+        out.push_str(&after[..between]);
+        rest = &after[between..];
+    }
+    is_changed.then_some(out)
+}
+
+/// The kind of key that a word looks like.
+fn kind_of_key(word: &str) -> Option<&'static str> {
+    let long = |rest: &str, least: usize| {
+        rest.len() >= least && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    };
+    let is_jwt = || {
+        let parts: Vec<&str> = word.split('.').collect();
+        parts.len() == 3 && parts[0].starts_with("eyJ") && parts[1].starts_with("eyJ") && long(parts[0], 10)
+    };
+    let prefixed = |prefix: &str, least| word.strip_prefix(prefix).is_some_and(|rest| long(rest, least));
+    if is_jwt() {
+        return Some("JWT");
+    }
+    if prefixed("sk-", 16) || prefixed("sk_", 16) {
+        return Some("key");
+    }
+    if ["ghp_", "gho_", "ghs_", "ghu_", "github_pat_"].into_iter().any(|prefix| prefixed(prefix, 20)) {
+        return Some("GitHub token");
+    }
+    if ["xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-"].into_iter().any(|prefix| prefixed(prefix, 10)) {
+        return Some("Slack token");
+    }
+    let is_aws = |rest: &str| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());
+    word.strip_prefix("AKIA").is_some_and(is_aws).then_some("AWS key")
+}
+
+fn holds_secret(word: &str) -> bool {
+    let word = word.trim_end_matches('=');
+    if word.len() < MIN_BASE64 {
+        return false;
+    }
+    let decoded = [STANDARD_NO_PAD.decode(word), URL_SAFE_NO_PAD.decode(word)];
+    decoded.into_iter().flatten().any(|bytes| {
+        let text = String::from_utf8_lossy(&bytes);
+        matches!(secrets_in(&text, MASK), Cow::Owned(_))
+    })
+}
+
+/// Leaves of the queries of addresses the names only.
+fn hide_queries(text: &str) -> Option<String> {
+    let (mut out, mut rest, mut is_changed) = (String::new(), text, false);
+    while let Some(start) = rest.find("http://").into_iter().chain(rest.find("https://")).min() {
+        let end = rest[start..].find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | ')'));
+        let end = end.map_or(rest.len(), |end| start + end);
+        let address = &rest[start..end];
+        out.push_str(&rest[..start]);
+        match address.split_once('?') {
+            Some((before, query)) if query.contains('=') => {
+                out.push_str(&format!("{before}?{}", names_of_query(query)));
+                is_changed = true;
+            }
+            _ => out.push_str(address),
+        }
+        rest = &rest[end..];
+    }
+    out.push_str(rest);
+    is_changed.then_some(out)
+}
+
+/// A message as it may be shown to who may not see bodies: keys, types and lengths.
+pub fn shape_of(text: &str) -> String {
+    let Some(node) = JsonNode::parse(text) else { return format!("\"text {}\"", text.len()) };
+    let mut out = String::new();
+    push_shape(text, &node, &mut out);
+    secrets_in(&out, MASK).into_owned()
+}
+
+fn push_shape(text: &str, node: &JsonNode, out: &mut String) {
+    match &node.kind {
+        JsonKind::Object(members) => {
+            out.push('{');
+            for (n, (key, value)) in members.iter().enumerate() {
+                if n > 0 {
+                    out.push(',');
+                }
+                out.push_str(&json_text(key));
+                out.push(':');
+                push_shape(text, value, out);
+            }
+            out.push('}');
+        }
+        JsonKind::Array(items) => {
+            out.push('[');
+            for (n, item) in items.iter().enumerate() {
+                if n > 0 {
+                    out.push(',');
+                }
+                push_shape(text, item, out);
+            }
+            out.push(']');
+        }
+        JsonKind::Text => {
+            let length = node.text_in(text).map_or(0, |value| value.chars().count());
+            out.push_str(&format!("\"string {length}\""));
+        }
+        JsonKind::Number => out.push_str("\"number\""),
+        JsonKind::Literal if &text[node.span.clone()] == "null" => out.push_str("null"),
+        JsonKind::Literal => out.push_str("\"boolean\""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> (String, Vec<String>) {
+        let shown = RedactionRules::default().show(text);
+        (shown.text, shown.hidden)
+    }
+
+    #[test]
+    fn members_named_like_secrets_are_hidden_and_their_false_friends_stay() {
+        for (key, is_hidden) in [
+            ("password", true),
+            ("apiKey", true),
+            ("API-Key", true),
+            ("client_secret", true),
+            ("accessToken", true),
+            ("private_key", true),
+            ("authorization", true),
+            ("progressToken", false),
+            ("maxTokens", false),
+            ("secretary", false),
+            ("passwordless", false),
+            ("tokenizer", false),
+        ] {
+            let text = format!("{{\"a\": [{{\"{key}\": \"value 1.0\"}}]}}");
+            let (out, hidden) = shown(&text);
+            assert_eq!(!out.contains("value"), is_hidden, "{out}");
+            let expected: Vec<String> = if is_hidden { vec![format!("/a/0/{key}")] } else { Vec::new() };
+            assert_eq!(hidden, expected);
+        }
+        let schema = r#"{"properties": {"password": {"type": "string"}}, "token": null, "secret": true}"#;
+        assert_eq!(shown(schema), (schema.to_owned(), Vec::new()), "a schema of a secret is none");
+    }
+
+    #[test]
+    fn what_looks_like_a_key_is_hidden_and_its_false_friends_stay() {
+        for (text, is_hidden) in [
+            ("Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", true),
+            ("key sk-abcdefghijklmnop1234 here", true),
+            ("ghp_abcdefghijklmnopqrst12", true),
+            ("xoxb-1234567890-abc", true),
+            ("AKIAIOSFODNN7EXAMPLE", true),
+            ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", true),
+            ("eyJust.a.word", false),
+            ("sk-short", false),
+            ("a ghp_ prefix", false),
+            ("AKIA is a word", false),
+            ("-----BEGIN CERTIFICATE-----", false),
+        ] {
+            assert_eq!(hide_in_text(text).contains(MASK), is_hidden, "{text}: {}", hide_in_text(text));
+        }
+        assert_eq!(hide_in_text("see sk-abcdefghijklmnop1234, please"), "see ••• key, please");
+    }
+
+    #[test]
+    fn other_bytes_stay_as_they_came() {
+        let text = r#"{ "x" : 1.0, "big": 12345678901234567890, "t": "\u00e9", "token":"abc" }"#;
+        let expected = r#"{ "x" : 1.0, "big": 12345678901234567890, "t": "\u00e9", "token":"••• 3" }"#;
+        assert_eq!(shown(text), (expected.to_owned(), vec!["/token".to_owned()]));
+    }
+
+    #[test]
+    fn names_and_pointers_of_the_file_are_hidden() {
+        let rules = RedactionRules::new(&["ssn".to_owned(), "/params/arguments/customer".to_owned()]);
+        let text = r#"{"params":{"arguments":{"customer":{"name":"Ann"},"other":{"ssn":"123","name":"Bob"}}}}"#;
+        let shown = rules.show(text);
+        assert_eq!(shown.hidden, ["/params/arguments/customer/name", "/params/arguments/other/ssn"]);
+        assert!(!shown.text.contains("Ann") && shown.text.contains("Bob"));
+    }
+
+    #[test]
+    fn ids_are_shortened_so_that_equal_ones_look_equal() {
+        let text = |state: &str| format!(r#"{{"requestState":"{state}","nextCursor":"{state}"}}"#);
+        let (one, hidden) = shown(&text("abcdefghijklmnop"));
+        assert_eq!(hidden, ["/requestState", "/nextCursor"]);
+        assert!(one.contains("abcdef…") && !one.contains("ghij"));
+        assert_eq!(one, shown(&text("abcdefghijklmnop")).0);
+        assert_ne!(one, shown(&text("abcdefghijklmnoq")).0);
+    }
+
+    #[test]
+    fn headers_and_queries_show_names_only() {
+        assert_eq!(shown_header("Authorization", "Bearer x"), MASK);
+        assert_eq!(shown_header("x-api-key", "x"), MASK);
+        assert_eq!(shown_header("accept", "application/json"), "application/json");
+        assert!(shown_header("mcp-session-id", "0123456789abcdef").starts_with("012345…"));
+        assert_eq!(shown_path("/message?sessionId=abc&x=1"), format!("/message?sessionId={MASK}&x={MASK}"));
+        assert_eq!(hide_in_text("at https://a.example/x?key=1 now"), format!("at https://a.example/x?key={MASK} now"));
+        assert_eq!(hide_in_text("what? a=b"), "what? a=b");
+    }
+
+    #[test]
+    fn shapes_have_keys_types_and_lengths() {
+        let text = r#"{"a":"four","b":[1,true,null],"c":{}}"#;
+        assert_eq!(shape_of(text), r#"{"a":"string 4","b":["number","boolean",null],"c":{}}"#);
+        assert_eq!(shape_of("plain"), "\"text 5\"");
+    }
+}

@@ -1,0 +1,262 @@
+//! Calls as the API shows them: rows, and one call with its messages.
+
+use serde_json::{Value, json};
+
+use super::changes::changes_of;
+use super::messages::{MessageForm, RecordedMessage, messages_of};
+use super::redaction::{RedactionRules, hide_in_text, shape_of, shown_header, shown_path};
+use super::store::StoredCall;
+use super::time_parts::TimeParts;
+use crate::dialect::{Revision, bridge_of, describe_translation};
+use crate::line_log::push_rfc3339;
+use crate::recorder::{Clock, SummaryField, Way, Wire};
+
+/// What a row is made with.
+#[derive(Debug, Clone)]
+pub struct RowMaker {
+    /// The name of this node.
+    pub node: String,
+    /// Translates the times of records.
+    pub clock: Clock,
+    /// What is hidden.
+    pub rules: RedactionRules,
+    /// Now, by the clock of records.
+    pub now: u64,
+}
+
+/// Whether values of messages are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyAccess {
+    /// Their values, but for what is hidden.
+    Shown,
+    /// Their shapes.
+    Shapes,
+}
+
+const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+
+/// A number as the ids of calls have it.
+pub fn encode_number(mut number: u64) -> String {
+    let mut out = Vec::new();
+    loop {
+        out.push(DIGITS[usize::try_from(number % 36).unwrap_or(0)]);
+        number /= 36;
+        if number == 0 {
+            break;
+        }
+    }
+    out.reverse();
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The number of a call in its id.
+pub fn decode_number(text: &str) -> Option<u64> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase());
+    u64::from_str_radix(text, 36).ok().filter(|_| is_plain)
+}
+
+fn micros(nanos: u64) -> u64 {
+    nanos / 1000
+}
+
+impl RowMaker {
+    /// The id of a call.
+    pub fn id(&self, number: u64) -> String {
+        format!("{}.{}", self.node, encode_number(number))
+    }
+
+    /// The row of a call.
+    pub fn row(&self, call: &StoredCall, bodies: BodyAccess) -> Value {
+        self.row_with(call, &messages_of(call), bodies)
+    }
+
+    fn row_with(&self, call: &StoredCall, messages: &[RecordedMessage], bodies: BodyAccess) -> Value {
+        let field = |field| call.field(field);
+        let last = messages.iter().rev().find(|one| one.wire == Wire::Client && one.way == Way::Out);
+        let is_parked = last.is_some_and(|one| one.form == MessageForm::InputRequired);
+        let end = call.last_end();
+        let is_done = end.is_some() && !is_parked;
+        let until = if is_done { end.map_or(self.now, |(nanos, _)| *nanos) } else { self.now };
+        let took = until.saturating_sub(call.started());
+        let parts = TimeParts::of(call, messages, until);
+        let outcome = match end.and_then(|(_, end)| end.get(SummaryField::Outcome)) {
+            Some(outcome) if is_done => Some(outcome),
+            Some(_) => Some("waiting"),
+            None => None,
+        };
+        let client_revision = field(SummaryField::ClientRevision);
+        let server = self.server(call, messages);
+        let (client, version) = field(SummaryField::Client).map_or((None, None), |text| match text.rsplit_once('/') {
+            Some((name, version)) => (Some(name), Some(version)),
+            None => (Some(text), None),
+        });
+        let sum = |wanted| -> u64 { call.ends.iter().filter_map(|(_, end)| end.number::<u64>(wanted)).sum() };
+        let rounds = messages.iter().map(|message| message.round).max().unwrap_or(1);
+        json!({
+            "id": self.id(call.number),
+            "at": self.time(call.started()),
+            "node": self.node,
+            "group": field(SummaryField::Group),
+            "client": {
+                "name": client, "version": version, "revision": client_revision,
+                "transport": field(SummaryField::ClientTransport).unwrap_or("http"),
+                "caller": field(SummaryField::Principal).unwrap_or("unknown"), "session": field(SummaryField::Session),
+            },
+            "method": self.method(call, messages),
+            "name": field(SummaryField::Target).map(|name| hide_in_text(name).into_owned()),
+            "server": server,
+            "bridge": self.bridge(call, &server),
+            "rounds": rounds,
+            "outcome": outcome,
+            "error": self.error(call, is_done),
+            "took_us": micros(took),
+            "time": {
+                "rialto_us": micros(parts.rialto), "open_us": micros(parts.open),
+                "server_us": micros(parts.server), "client_us": micros(parts.client),
+            },
+            "bytes": { "asked": sum(SummaryField::BytesIn), "answered": sum(SummaryField::BytesOut) },
+            "bodies": bodies_word(messages, bodies),
+            "one_of": call.ends.first().and_then(|(_, end)| end.number::<u16>(SummaryField::OneOf)).unwrap_or(1).max(1),
+            "kept": call.is_kept,
+            "done": is_done,
+        })
+    }
+
+    fn time(&self, nanos: u64) -> String {
+        let unix = u64::try_from(self.clock.unix_nanos(nanos)).unwrap_or(u64::MAX);
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(unix);
+        let mut text = String::new();
+        push_rfc3339(&mut text, time);
+        text
+    }
+
+    /// The method: that of the message, or the HTTP verb where none was read.
+    fn method(&self, call: &StoredCall, messages: &[RecordedMessage]) -> String {
+        let read = messages.iter().find(|one| one.wire == Wire::Client && one.way == Way::In && !one.method.is_empty());
+        let known = call.field(SummaryField::Method).map(str::to_owned);
+        let http = || call.field(SummaryField::Http).map(shown_path);
+        known.or_else(|| read.map(|one| one.method.clone())).or_else(http).unwrap_or_default()
+    }
+
+    fn server(&self, call: &StoredCall, messages: &[RecordedMessage]) -> Value {
+        let Some(name) = call.field(SummaryField::Upstream) else { return Value::Null };
+        let sent = messages.iter().find(|one| one.wire == Wire::Server && one.form == MessageForm::Request);
+        let own = sent.and_then(|one| {
+            let message: Value = serde_json::from_slice(&one.text).ok()?;
+            let params = message.get("params")?;
+            let target = params.get("name").or_else(|| params.get("uri"))?;
+            target.as_str().map(|own| hide_in_text(own).into_owned())
+        });
+        json!({
+            "name": name, "own": own,
+            "revision": call.field(SummaryField::ServerRevision),
+            "transport": call.field(SummaryField::ServerTransport).unwrap_or("http"),
+            "leased": call.field(SummaryField::Leased).is_some(),
+        })
+    }
+
+    fn revisions(call: &StoredCall) -> Option<(Revision, Revision)> {
+        let revision = |field| call.field(field).and_then(Revision::parse);
+        revision(SummaryField::ClientRevision).zip(revision(SummaryField::ServerRevision))
+    }
+
+    fn bridge(&self, call: &StoredCall, server: &Value) -> &'static str {
+        let is_renamed = server["own"].as_str().is_some_and(|own| Some(own) != call.field(SummaryField::Target));
+        Self::revisions(call).map_or("none", |(client, server)| bridge_of(client, server, is_renamed))
+    }
+
+    fn error(&self, call: &StoredCall, is_done: bool) -> Value {
+        let Some((_, end)) = call.last_end().filter(|_| is_done) else { return Value::Null };
+        let outcome = end.get(SummaryField::Outcome).unwrap_or("ok");
+        if outcome == "ok" {
+            return Value::Null;
+        }
+        let status: Option<u16> = end.number(SummaryField::Status);
+        let phrase = status.and_then(|status| http::StatusCode::from_u16(status).ok()?.canonical_reason());
+        let message = match (end.get(SummaryField::Reason), outcome) {
+            (Some(reason), _) => reason.replace('_', " "),
+            (None, "refused") => phrase.unwrap_or("refused").to_owned(),
+            (None, "tool_error") => "the tool says that it failed".to_owned(),
+            (None, "cancelled") => "the client cancelled the call".to_owned(),
+            (None, "disconnected") => "the client went away".to_owned(),
+            (None, "error") => "the server answered with an error".to_owned(),
+            (None, other) => other.to_owned(),
+        };
+        json!({ "code": end.number::<i64>(SummaryField::ErrorCode), "status": status, "message": message })
+    }
+
+    /// A call with its messages and what was changed.
+    pub fn detail(&self, call: &StoredCall, bodies: BodyAccess) -> Value {
+        let messages = messages_of(call);
+        let mut row = self.row_with(call, &messages, bodies);
+        let requests: Vec<&str> = call.ends.iter().filter_map(|(_, end)| end.get(SummaryField::RequestId)).collect();
+        row["requests"] = requests.into();
+        row["trace"] = call.field(SummaryField::TraceId).into();
+        row["owner"] = self.node.clone().into();
+        let shown: Vec<Value> =
+            messages.iter().enumerate().map(|(n, one)| self.message(call, (n, one), bodies)).collect();
+        row["messages"] = shown.into();
+        let revisions = Self::revisions(call);
+        let changes: Vec<Value> = changes_of(&messages, revisions).iter().map(|change| change.to_json()).collect();
+        row["changes"] = changes.into();
+        row["translated"] = revisions.map(|(client, server)| describe_translation(client, server)).into();
+        if row["translated"].is_null() {
+            row["translated"] = json!([]);
+        }
+        row
+    }
+
+    fn message(&self, call: &StoredCall, (n, one): (usize, &RecordedMessage), bodies: BodyAccess) -> Value {
+        let http = one.head.as_ref().map(|head| {
+            let headers: Vec<[String; 2]> =
+                head.headers.iter().map(|(name, value)| [name.clone(), shown_header(name, value)]).collect();
+            let (verb, path) = head.target.clone().map_or((None, None), |(verb, path)| (Some(verb), Some(path)));
+            json!({ "verb": verb, "path": path.map(|path| shown_path(&path)), "status": head.status, "headers": headers })
+        });
+        let text = shown_text(one);
+        let (text, hidden) = match (text, bodies) {
+            (None, _) => (None, Vec::new()),
+            (Some(text), BodyAccess::Shown) => {
+                let shown = self.rules.show(&text);
+                (Some(shown.text), shown.hidden)
+            }
+            (Some(text), BodyAccess::Shapes) => (Some(shape_of(&text)), Vec::new()),
+        };
+        json!({
+            "n": n, "round": one.round, "at_us": micros(one.nanos.saturating_sub(call.started())),
+            "wire": if one.wire == Wire::Client { "client" } else { "server" },
+            "way": if one.way == Way::In { "in" } else { "out" },
+            "kind": one.form.as_str(), "method": (!one.method.is_empty()).then_some(&one.method), "with": one.with,
+            "http": http, "bytes": one.length, "cut": one.is_cut(), "text": text, "hidden": hidden,
+        })
+    }
+}
+
+/// What is kept of a message as text; of one that is cut, how much is missing between its parts.
+pub fn shown_text(one: &RecordedMessage) -> Option<String> {
+    if one.text.is_empty() {
+        return None;
+    }
+    if !one.is_cut() {
+        return Some(String::from_utf8_lossy(&one.text).into_owned());
+    }
+    let (first, last) = one.text.split_at(one.text.len() - one.text.len() / 4);
+    let missing = one.length - one.text.len();
+    Some(format!(
+        "{}\n… {missing} bytes are not kept …\n{}",
+        String::from_utf8_lossy(first),
+        String::from_utf8_lossy(last)
+    ))
+}
+
+fn bodies_word(messages: &[RecordedMessage], bodies: BodyAccess) -> &'static str {
+    let has_bytes = |one: &&RecordedMessage| one.length > 0;
+    if !messages.iter().filter(has_bytes).any(|one| !one.text.is_empty()) {
+        return "none";
+    }
+    match bodies {
+        BodyAccess::Shapes => "shape",
+        BodyAccess::Shown if messages.iter().any(RecordedMessage::is_cut) => "cut",
+        BodyAccess::Shown => "whole",
+    }
+}

@@ -1,0 +1,342 @@
+//! Keeps the recorded calls of a gateway: records while somebody watches, collects, and lets go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::redaction::RedactionRules;
+use super::row::RowMaker;
+use super::store::{CallStore, KeepError, StoredCall};
+use crate::recorder::{Clock, Detail, Reader, Recorder, nanos};
+
+/// When calls are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RecordMode {
+    /// Never.
+    Off,
+    /// While somebody watches.
+    #[default]
+    Watch,
+    /// Always; without the bytes of messages while nobody watches.
+    Always,
+}
+
+/// Whether operators who may see bodies do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BodyRule {
+    /// Never.
+    Never,
+    /// For a while, after they asked for it.
+    #[default]
+    Ask,
+    /// Always.
+    Always,
+}
+
+/// How calls are recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordingSettings {
+    /// When.
+    pub mode: RecordMode,
+    /// Whether bodies are shown.
+    pub bodies: BodyRule,
+    /// Bytes of all rings and collected calls.
+    pub bytes: usize,
+    /// Bytes of one message that are kept.
+    pub body_bytes: usize,
+    /// Calls a second and worker that are all recorded.
+    pub rate: u32,
+    /// More names and pointers that are hidden.
+    pub redact: Vec<String>,
+    /// How long recording goes on after the last viewer has gone.
+    pub linger: Duration,
+}
+
+impl Default for RecordingSettings {
+    fn default() -> Self {
+        Self {
+            mode: RecordMode::default(),
+            bodies: BodyRule::default(),
+            bytes: 32 << 20,
+            body_bytes: 64 << 10,
+            rate: 500,
+            redact: Vec::new(),
+            linger: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Told of rows that changed. Runs on the task that collects, and must not block.
+pub trait RowEvents: Send + Sync {
+    /// Whether anybody wants rows.
+    fn is_watched(&self) -> bool;
+
+    /// A call has another row.
+    fn changed(&self, call: &StoredCall, rows: &RowMaker);
+
+    /// A call is no more.
+    fn gone(&self, id: &str);
+
+    /// Records were lost, or calls not marked.
+    fn lost(&self, count: u64, why: &str);
+}
+
+/// The recorded calls of one gateway.
+pub struct CallLog {
+    recorder: Arc<Recorder>,
+    settings: RwLock<RecordingSettings>,
+    store: Mutex<CallStore>,
+    clock: Clock,
+    viewers: AtomicUsize,
+    /// Until when somebody looks who has no stream open, by the clock of records.
+    looked_until: AtomicU64,
+    bodies_until: Mutex<Option<Instant>>,
+    wake: Notify,
+    lost: AtomicU64,
+}
+
+/// What is recorded, for people.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordingState {
+    /// Whether anything is.
+    pub is_on: bool,
+    /// How long bodies are shown for.
+    pub bodies_for: Option<Duration>,
+    /// Whether bodies may be shown at all.
+    pub bodies: BodyRule,
+    /// Calls a second and worker that are all recorded.
+    pub rate: u32,
+    /// Bytes in use.
+    pub bytes: usize,
+    /// Bytes that were lost so far.
+    pub lost: u64,
+    /// When calls are recorded.
+    pub mode: RecordMode,
+    /// Calls that are kept on purpose.
+    pub kept: usize,
+}
+
+/// Records while it lives.
+pub struct ViewerGuard(Arc<CallLog>);
+
+/// How often rings are read.
+const COLLECT_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a log that is off looks whether anybody came.
+const IDLE_INTERVAL: Duration = Duration::from_secs(5);
+/// Longest time for which bodies are shown after one click.
+const MAX_BODIES_TIME: Duration = Duration::from_secs(15 * 60);
+
+impl CallLog {
+    /// The log of what this recorder notes.
+    pub fn new(recorder: Arc<Recorder>, settings: RecordingSettings) -> Arc<Self> {
+        recorder.set_rate(settings.rate);
+        Arc::new(Self {
+            recorder,
+            settings: RwLock::new(settings),
+            store: Mutex::default(),
+            clock: Clock::new(),
+            viewers: AtomicUsize::new(0),
+            looked_until: AtomicU64::new(0),
+            bodies_until: Mutex::new(None),
+            wake: Notify::new(),
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    /// Applies other settings.
+    pub fn configure(&self, settings: RecordingSettings) {
+        self.recorder.set_rate(settings.rate);
+        *self.settings.write() = settings;
+        self.wake.notify_one();
+    }
+
+    /// Records while the guard lives, and a while after.
+    pub fn watch(self: &Arc<Self>) -> ViewerGuard {
+        self.viewers.fetch_add(1, Ordering::AcqRel);
+        self.wake.notify_one();
+        ViewerGuard(Arc::clone(self))
+    }
+
+    /// Records for a while, because somebody looked.
+    pub fn look(&self) {
+        let linger = u64::try_from(self.settings.read().linger.as_nanos()).unwrap_or(u64::MAX);
+        self.looked_until.fetch_max(nanos().saturating_add(linger), Ordering::AcqRel);
+        if !self.recorder.is_on() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits until calls are recorded, for a moment at most.
+    pub async fn wait_until_on(&self) {
+        self.look();
+        for _ in 0..20 {
+            if self.recorder.is_on() {
+                return;
+            }
+            tokio::time::sleep(COLLECT_INTERVAL / 10).await;
+        }
+    }
+
+    /// What is to be recorded now.
+    fn wanted(&self) -> Detail {
+        let is_watched =
+            self.viewers.load(Ordering::Acquire) > 0 || self.looked_until.load(Ordering::Acquire) > nanos();
+        match (self.settings.read().mode, is_watched) {
+            (RecordMode::Off, _) | (RecordMode::Watch, false) => Detail::Off,
+            (RecordMode::Always, false) => Detail::Heads,
+            (RecordMode::Watch | RecordMode::Always, true) => Detail::Bodies,
+        }
+    }
+
+    /// Records and collects until the process ends. `workers` have rings of their own.
+    pub async fn run(self: Arc<Self>, workers: Vec<Handle>, events: Arc<dyn RowEvents>) {
+        let mut reader = Reader::new(Arc::clone(&self.recorder), workers);
+        let mut current = Detail::Off;
+        loop {
+            let wanted = self.wanted();
+            if wanted != current {
+                self.switch(&mut reader, (current, wanted)).await;
+                current = wanted;
+            }
+            let interval = if current == Detail::Off { IDLE_INTERVAL } else { COLLECT_INTERVAL };
+            let _ = tokio::time::timeout(interval, self.wake.notified()).await;
+            if current != Detail::Off {
+                self.collect(&mut reader, &*events).await;
+            }
+        }
+    }
+
+    async fn switch(&self, reader: &mut Reader, (current, wanted): (Detail, Detail)) {
+        let (bytes, body_bytes) = {
+            let settings = self.settings.read();
+            (settings.bytes, settings.body_bytes)
+        };
+        match (current, wanted) {
+            (_, Detail::Off) => {
+                reader.close().await;
+                self.store.lock().clear();
+            }
+            // A quarter for what waits to be collected.
+            (Detail::Off, _) => reader.open(bytes / 4, body_bytes, wanted).await,
+            _ => self.recorder.set_detail(wanted),
+        }
+        tracing::info!(detail = ?wanted, "recording of calls changed");
+    }
+
+    async fn collect(&self, reader: &mut Reader, events: &dyn RowEvents) {
+        let collected = reader.read().await;
+        if collected.lost > 0 {
+            self.lost.fetch_add(collected.lost, Ordering::Relaxed);
+            events.lost(collected.lost, "bytes of the ring were overwritten before they were read");
+        }
+        if collected.batches.is_empty() {
+            return;
+        }
+        let limit = self.settings.read().bytes / 4 * 3;
+        let rows = self.rows(String::new());
+        let (changed, gone) = {
+            let mut store = self.store.lock();
+            let changes = store.add(&collected, limit);
+            let is_watched = events.is_watched();
+            let changed: Vec<StoredCall> = match is_watched {
+                true => changes.changed.iter().filter_map(|number| store.get(*number).cloned()).collect(),
+                false => Vec::new(),
+            };
+            (changed, changes.gone)
+        };
+        for number in gone {
+            events.gone(&super::row::encode_number(number));
+        }
+        for call in &changed {
+            events.changed(call, &rows);
+        }
+    }
+
+    /// Makes rows of calls of the node of this name.
+    pub fn rows(&self, node: String) -> RowMaker {
+        let rules = RedactionRules::new(&self.settings.read().redact);
+        RowMaker { node, clock: self.clock, rules, now: nanos() }
+    }
+
+    /// Collected calls, newest first, below a number.
+    pub fn newest(&self, below: u64, wanted: impl FnMut(&StoredCall) -> bool, limit: usize) -> Vec<StoredCall> {
+        let mut wanted = wanted;
+        self.store.lock().newest_below(below).filter(|call| wanted(call)).take(limit).cloned().collect()
+    }
+
+    /// A call.
+    pub fn get(&self, number: u64) -> Option<StoredCall> {
+        self.store.lock().get(number).cloned()
+    }
+
+    /// Keeps a call until it is released.
+    ///
+    /// # Errors
+    /// When it is no more, or as many are kept as may be.
+    pub fn keep(&self, number: u64) -> Result<(), KeepError> {
+        self.store.lock().keep(number)
+    }
+
+    /// Lets a call go; false if there is none.
+    pub fn release(&self, number: u64) -> bool {
+        self.store.lock().release(number)
+    }
+
+    /// Shows bodies for a while, or no more.
+    pub fn show_bodies(&self, time: Option<Duration>) {
+        *self.bodies_until.lock() = time.map(|time| Instant::now() + time.min(MAX_BODIES_TIME));
+    }
+
+    /// Whether bodies are shown to who may see them.
+    pub fn shows_bodies(&self) -> bool {
+        match self.settings.read().bodies {
+            BodyRule::Never => false,
+            BodyRule::Always => true,
+            BodyRule::Ask => self.bodies_until.lock().is_some_and(|until| until > Instant::now()),
+        }
+    }
+
+    /// Records all of this many calls a second and worker.
+    pub fn set_rate(&self, rate: u32) {
+        self.recorder.set_rate(rate);
+    }
+
+    /// What is recorded.
+    pub fn state(&self) -> RecordingState {
+        let until = *self.bodies_until.lock();
+        RecordingState {
+            is_on: self.recorder.is_on(),
+            bodies_for: until
+                .map(|until| until.saturating_duration_since(Instant::now()))
+                .filter(|left| !left.is_zero()),
+            bodies: self.settings.read().bodies,
+            rate: self.recorder.rate(),
+            bytes: self.store.lock().bytes(),
+            lost: self.lost.load(Ordering::Relaxed),
+            mode: self.settings.read().mode,
+            kept: self.store.lock().kept_count(),
+        }
+    }
+
+    /// Whether bodies can be shown at all.
+    pub fn may_show_bodies(&self) -> bool {
+        self.settings.read().bodies != BodyRule::Never
+    }
+}
+
+impl Drop for ViewerGuard {
+    fn drop(&mut self) {
+        self.0.look();
+        self.0.viewers.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl std::fmt::Debug for CallLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CallLog({:?})", self.state())
+    }
+}

@@ -1,0 +1,184 @@
+//! What is recorded of a call is what its client sent and its server got, byte for byte, and every difference between the
+//! two has a reason.
+
+use std::sync::Arc;
+
+use rialto::dialect::Revision;
+use rialto::inbound::Inbound;
+use rialto::recorder::{SummaryField, Way, Wire};
+use rialto::recording::{
+    CallLog, MessageForm, RecordedMessage, RowEvents, RowMaker, StoredCall, changes_of, messages_of,
+};
+
+use super::Testbed;
+use super::feature_checks::{Cell, until};
+use super::server_endpoint::ServerEndpoint;
+use super::variants::{Feature, Transport, VARIANTS, Variant};
+
+/// Features that are looked at: calls of every kind, what comes in between, and what is asked back.
+const FEATURES: [Feature; 11] = [
+    Feature::Tools,
+    Feature::Structured,
+    Feature::Progress,
+    Feature::Resources,
+    Feature::Templates,
+    Feature::Prompts,
+    Feature::Completion,
+    Feature::Sampling,
+    Feature::FormElicitation,
+    Feature::UnknownFields,
+    Feature::ErrorCodes,
+];
+
+/// Nobody wants rows.
+struct NoEvents;
+
+impl RowEvents for NoEvents {
+    fn is_watched(&self) -> bool {
+        false
+    }
+
+    fn changed(&self, _: &StoredCall, _: &RowMaker) {}
+
+    fn gone(&self, _: &str) {}
+
+    fn lost(&self, count: u64, why: &str) {
+        panic!("{count} lost: {why}");
+    }
+}
+
+/// Records the calls of a gateway from now on.
+async fn record(inbound: &Arc<Inbound>, has_console: bool) -> Arc<CallLog> {
+    let calls = Arc::clone(&inbound.calls);
+    if !has_console {
+        tokio::spawn(Arc::clone(&calls).run(Vec::new(), Arc::new(NoEvents)));
+    }
+    calls.wait_until_on().await;
+    calls
+}
+
+/// What differs between what is recorded and what was really sent, in one cell.
+async fn check_cell(testbed: &Testbed, variant: Variant, endpoint: &ServerEndpoint) -> Vec<String> {
+    let server = endpoint.scripted.variant;
+    let mut client = testbed.client(variant, server.name).await.unwrap();
+    let is_stdio = variant.transport == Transport::Stdio;
+    let inbound = client.own_gateway().unwrap_or_else(|| Arc::clone(&testbed.rialto.inbound));
+    let calls = record(&inbound, !is_stdio).await;
+    let _watching = calls.watch();
+    let before = calls.newest(u64::MAX, |_| true, 1).first().map_or(0, |call| call.number);
+    let (sent_before, received_before) = (client.sent.len(), client.received.len());
+    endpoint.scripted.received.lock().unwrap().clear();
+    for feature in FEATURES {
+        Cell { client: &mut client, server: &endpoint.scripted, feature }.check().await.unwrap();
+    }
+    let of_cell = |call: &StoredCall| {
+        call.number > before && call.field(SummaryField::Group).is_none_or(|group| group == server.name)
+    };
+    let recorded = || calls.newest(u64::MAX, of_cell, 10_000);
+    let has_all = || {
+        let texts: Vec<Vec<u8>> = all_messages(&recorded()).iter().map(|(_, one)| one.text.to_vec()).collect();
+        let is_recorded = |text: &String| texts.iter().any(|one| one == text.trim_end().as_bytes());
+        requests(&client.sent[sent_before..]).all(is_recorded)
+            && responses(&client.received[received_before..]).all(is_recorded)
+    };
+    let _ = until("all calls are recorded", has_all).await;
+    let seen = Seen {
+        sent: &client.sent,
+        sent_now: &client.sent[sent_before..],
+        received_now: &client.received[received_before..],
+        at_server: endpoint.scripted.received.lock().unwrap().clone(),
+    };
+    let faults = seen.differences(&recorded());
+    client.close().await.unwrap();
+    faults
+}
+
+fn all_messages(calls: &[StoredCall]) -> Vec<(usize, RecordedMessage)> {
+    calls.iter().enumerate().flat_map(|(n, call)| messages_of(call).into_iter().map(move |one| (n, one))).collect()
+}
+
+/// Texts of requests.
+fn requests(texts: &[String]) -> impl Iterator<Item = &String> {
+    let is_request = |text: &&String| text.contains("\"method\"") && text.contains("\"id\"");
+    texts.iter().filter(is_request)
+}
+
+/// Texts of responses.
+fn responses(texts: &[String]) -> impl Iterator<Item = &String> {
+    texts.iter().filter(|text| text.contains("\"result\"") || text.contains("\"error\""))
+}
+
+/// What client and server saw.
+struct Seen<'s> {
+    sent: &'s [String],
+    /// What the client sent while it was recorded.
+    sent_now: &'s [String],
+    received_now: &'s [String],
+    at_server: Vec<String>,
+}
+
+impl Seen<'_> {
+    fn differences(&self, calls: &[StoredCall]) -> Vec<String> {
+        let (mut faults, messages) = (Vec::new(), all_messages(calls));
+        let recorded = |wire, way| {
+            messages
+                .iter()
+                .map(|(_, one)| one)
+                .filter(move |one| one.wire == wire && one.way == way && !one.text.is_empty())
+        };
+        let is_among = |text: &[u8], all: &[String]| all.iter().any(|one| one.as_bytes() == text);
+        for text in requests(self.sent_now) {
+            if !recorded(Wire::Client, Way::In).any(|one| one.text == text.as_bytes()) {
+                faults.push(format!("the client sent, and it is not recorded: {text}"));
+            }
+        }
+        for text in self.at_server.iter().filter(|text| text.contains("\"tools/call\"")) {
+            if !recorded(Wire::Server, Way::Out).any(|one| one.text == text.as_bytes()) {
+                faults.push(format!("the server got, and it is not recorded: {text}"));
+            }
+        }
+        for text in responses(self.received_now) {
+            if !recorded(Wire::Client, Way::Out).any(|one| one.text == text.trim_end().as_bytes()) {
+                faults.push(format!("the client got, and it is not recorded: {text}"));
+            }
+        }
+        for (wire, way, all) in [(Wire::Client, Way::In, self.sent), (Wire::Server, Way::Out, &self.at_server[..])] {
+            for one in recorded(wire, way).filter(|one| one.form != MessageForm::Notification) {
+                if !is_among(&one.text, all) {
+                    faults.push(format!(
+                        "recorded on the {wire:?} wire, and never sent: {}",
+                        String::from_utf8_lossy(&one.text)
+                    ));
+                }
+            }
+        }
+        for call in calls {
+            let revision = |field| call.field(field).and_then(Revision::parse);
+            let revisions = revision(SummaryField::ClientRevision).zip(revision(SummaryField::ServerRevision));
+            let messages = messages_of(call);
+            for change in changes_of(&messages, revisions).iter().filter(|change| change.why.is_none()) {
+                let text = |n: Option<usize>| n.map(|n| String::from_utf8_lossy(&messages[n].text).into_owned());
+                let [client, server] = change.messages.map(text);
+                faults.push(format!("no reason for {} {:?}\n    {client:?}\n    {server:?}", change.path, change.kind));
+            }
+        }
+        faults
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_wires_are_recorded_byte_for_byte_in_every_cell_and_every_difference_has_a_reason() {
+    let testbed = Testbed::open(&VARIANTS).await;
+    let mut faults = Vec::new();
+    for endpoint in &testbed.endpoints {
+        for variant in VARIANTS {
+            let server = endpoint.scripted.variant;
+            let wrong = check_cell(&testbed, variant, endpoint).await;
+            faults.extend(wrong.into_iter().map(|why| format!("{} → {}: {why}", variant.label(), server.label())));
+        }
+    }
+    let count = faults.len();
+    faults.truncate(60);
+    assert!(faults.is_empty(), "{count} faults:\n{}", faults.join("\n"));
+    testbed.close().await;
+}

@@ -1,0 +1,164 @@
+//! Recorded calls: what has a row, what is shown of it, and what recording leaves behind.
+
+use std::time::Duration;
+
+use rialto::recording::{BodyAccess, BodyRule, CallFilter, RecordMode, StoredCall};
+use serde_json::{Value, json};
+
+use crate::harness::{PER_REQUEST, Rialto, TEST_TIMEOUT};
+
+/// Rows of a gateway, once there are as many that match.
+async fn rows(rialto: &Rialto, query: &str, count: usize) -> Vec<Value> {
+    let (calls, filter) = (&rialto.inbound.calls, CallFilter::parse(query).unwrap());
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+    loop {
+        let maker = calls.rows("node".to_owned());
+        let all = calls.newest(u64::MAX, |_| true, 10_000);
+        let rows = all.iter().map(|call| maker.row(call, BodyAccess::Shapes));
+        let rows: Vec<Value> = rows.filter(|row| row["done"] == true && filter.matches(row)).collect();
+        if rows.len() >= count {
+            return rows;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{query}: {rows:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn watched() -> Rialto {
+    let rialto = Rialto::start().await;
+    rialto.inbound.calls.wait_until_on().await;
+    rialto
+}
+
+fn call_body(text: &str) -> Value {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": PER_REQUEST,
+        "io.modelcontextprotocol/clientInfo": { "name": "desk", "version": "1.9" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params =
+        json!({ "name": "echo", "arguments": { "message": text, "password": "hunter2hunter2" }, "_meta": meta });
+    json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params })
+}
+
+async fn call(rialto: &Rialto, text: &str) -> u16 {
+    let body = call_body(text);
+    let request = rialto.send("POST", "/mcp").header("content-type", "application/json");
+    let request = request.header("accept", "application/json, text/event-stream");
+    request.modern_headers("tools/call", &body["params"]).body(body.to_string()).go().await.status
+}
+
+fn only_call(rialto: &Rialto) -> StoredCall {
+    let mut calls = rialto.inbound.calls.newest(u64::MAX, |_| true, 10);
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    calls.remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_recorded_while_nobody_watches() {
+    let rialto = Rialto::start().await;
+    assert!(!rialto.inbound.calls.state().is_on);
+    call(&rialto, "unseen").await;
+    rialto.inbound.calls.wait_until_on().await;
+    call(&rialto, "seen").await;
+    let found = rows(&rialto, "method:tools/call", 1).await;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0]["client"]["name"], "desk");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recording_ends_and_frees_everything_after_the_last_viewer() {
+    let rialto = Rialto::with(|settings| settings.recording.linger = Duration::from_millis(300)).await;
+    let viewer = rialto.inbound.calls.watch();
+    rialto.inbound.calls.wait_until_on().await;
+    call(&rialto, "seen").await;
+    rows(&rialto, "", 1).await;
+    drop(viewer);
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+    while rialto.inbound.calls.state().is_on || rialto.inbound.calls.state().bytes > 0 {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recorder_that_is_off_stays_off() {
+    let rialto = Rialto::with(|settings| settings.recording.mode = RecordMode::Off).await;
+    let _viewer = rialto.inbound.calls.watch();
+    rialto.inbound.calls.wait_until_on().await;
+    call(&rialto, "unseen").await;
+    assert!(!rialto.inbound.calls.state().is_on);
+    assert!(rialto.inbound.calls.newest(u64::MAX, |_| true, 10).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_requests_have_a_row_and_a_reason() {
+    let rialto = Rialto::with(|settings| settings.inbound.limits.body_bytes = 1000).await;
+    rialto.inbound.calls.wait_until_on().await;
+    let _ = rialto.send("POST", "/mcp/nowhere").header("content-type", "application/json").body("{}").go().await;
+    let long = format!("{{\"x\":\"{}\"}}", "x".repeat(2000));
+    let _ = rialto.send("POST", "/mcp").header("content-type", "application/json").body(long).go().await;
+    let found = rows(&rialto, "outcome:refused", 2).await;
+    let mut statuses: Vec<i64> = found.iter().map(|row| row["error"]["status"].as_i64().unwrap()).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [404, 413]);
+    assert!(found.iter().any(|row| row["error"]["message"] == "Not Found"), "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_shown_only_with_bodies_and_secrets_never() {
+    let rialto = watched().await;
+    call(&rialto, "a value of the payload").await;
+    rows(&rialto, "", 1).await;
+    let (calls, recorded) = (&rialto.inbound.calls, only_call(&rialto));
+    let shapes = calls.rows("node".to_owned()).detail(&recorded, BodyAccess::Shapes);
+    let texts = |detail: &Value| -> String {
+        let all = detail["messages"].as_array().unwrap();
+        all.iter().filter_map(|one| one["text"].as_str()).collect()
+    };
+    assert!(!texts(&shapes).contains("a value of the payload"), "{shapes}");
+    assert_eq!(shapes["bodies"], "shape");
+    let shown = calls.rows("node".to_owned()).detail(&recorded, BodyAccess::Shown);
+    assert!(texts(&shown).contains("a value of the payload"), "{shown}");
+    assert!(!shown.to_string().contains("hunter2"), "{shown}");
+    assert_eq!(shown["messages"][0]["hidden"], json!(["/params/arguments/password"]));
+    let time = &shown["time"];
+    let parts = ["rialto_us", "open_us", "server_us", "client_us"].map(|part| time[part].as_i64().unwrap());
+    assert!((shown["took_us"].as_i64().unwrap() - parts.iter().sum::<i64>()).abs() <= 4, "{time} {}", shown["took_us"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_are_shown_for_a_while_and_never_where_they_are_never_shown() {
+    let rialto = Rialto::start().await;
+    let calls = &rialto.inbound.calls;
+    assert!(!calls.shows_bodies());
+    calls.show_bodies(Some(Duration::from_secs(60)));
+    assert!(calls.shows_bodies());
+    calls.show_bodies(Some(Duration::from_nanos(1)));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(!calls.shows_bodies(), "it ends by itself");
+    let never = Rialto::with(|settings| settings.recording.bodies = BodyRule::Never).await;
+    never.inbound.calls.show_bodies(Some(Duration::from_secs(60)));
+    assert!(!never.inbound.calls.shows_bodies());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_page_through_calls_without_a_gap_or_a_double() {
+    let rialto = watched().await;
+    for n in 0..30 {
+        call(&rialto, &n.to_string()).await;
+    }
+    rows(&rialto, "", 30).await;
+    let (calls, mut below, mut seen) = (&rialto.inbound.calls, u64::MAX, Vec::new());
+    loop {
+        let page = calls.newest(below, |_| true, 7);
+        let Some(last) = page.last() else { break };
+        below = last.number;
+        seen.extend(page.iter().map(|call| call.number));
+        if seen.len() < 30 {
+            call(&rialto, "new").await;
+        }
+    }
+    let first = *seen.last().unwrap();
+    assert_eq!(seen, (first..first + 30).rev().collect::<Vec<_>>());
+}
