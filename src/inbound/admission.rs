@@ -99,6 +99,10 @@ impl Inbound {
     ) -> Result<Admission<'r>, Rejection> {
         let policy = self.policy.load_full();
         let source = request.source(&policy);
+        let client = policy.trusted_proxies.client_address(request.connection.peer, &request.head.headers);
+        if let Some(wait) = self.failed_credentials.throttle_validation(client) {
+            return Err(Rejection::TooManyFailures(wait));
+        }
         match policy.validate(&credential_request(request, &route, source), token).await {
             Ok(identity) => {
                 let caller = caller(&policy, identity, request);
