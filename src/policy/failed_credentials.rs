@@ -69,8 +69,7 @@ impl FailedCredentials {
             (window.validations_since, window.validations) = (now, 0);
         }
         window.validations = window.validations.saturating_add(1);
-        (window.validations > MAX_VALIDATIONS)
-            .then(|| VALIDATION_WINDOW - now.duration_since(window.validations_since))
+        (window.validations > MAX_VALIDATIONS).then(|| VALIDATION_WINDOW - now.duration_since(window.validations_since))
     }
 }
 
@@ -100,7 +99,8 @@ mod tests {
     async fn validations_are_bounded_after_too_many_failures() {
         let failed = FailedCredentials::default();
         let [one, other] = ["192.0.2.1:1", "192.0.2.2:1"].map(|peer| peer.parse().unwrap());
-        let validated = || (0..MAX_VALIDATIONS * 2).filter(|_| failed.throttle_validation(one).is_none()).count() as u32;
+        let validated =
+            || (0..MAX_VALIDATIONS * 2).filter(|_| failed.throttle_validation(one).is_none()).count() as u32;
         (0..MAX_FAILURES).for_each(|_| assert!(failed.record(one).is_none()));
         assert_eq!(validated(), MAX_VALIDATIONS * 2, "nothing is bounded before");
         assert!(failed.record(one).is_some());
