@@ -346,6 +346,8 @@ impl Inbound {
                 self.dispatch(request.head, &route, (group, caller), body, false).await
             }
             Admission::Answered(response) | Admission::Complete(response) => Ok(response),
+            // The path is that of a call.
+            Admission::Console(..) => Err(Rejection::NotFound),
             Admission::Undecided(..) => Err(Rejection::ShuttingDown),
         }
     }

@@ -74,7 +74,7 @@ impl FailedCredentials {
         let (now, key) = (Instant::now(), QuotaKey::address(peer));
         let mut windows = self.windows.lock();
         let window = windows.get_mut(&key)?;
-        if window.failures <= MAX_FAILURES || now.duration_since(window.began) >= WINDOW {
+        if window.failures <= self.max_failures || now.duration_since(window.began) >= WINDOW {
             return None;
         }
         if now.duration_since(window.validations_since) >= VALIDATION_WINDOW {
