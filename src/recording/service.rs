@@ -307,18 +307,26 @@ impl CallLog {
 
     /// What is recorded.
     pub fn state(&self) -> RecordingState {
+        // Each lock is released before the next one is taken.
         let until = *self.bodies_until.lock();
+        let (mode, bodies) = {
+            let settings = self.settings.read();
+            (settings.mode, settings.bodies)
+        };
+        let (bytes, kept) = {
+            let store = self.store.lock();
+            (store.bytes(), store.kept_count())
+        };
+        let bodies_for = until.map(|until| until.saturating_duration_since(Instant::now()));
         RecordingState {
             is_on: self.recorder.is_on(),
-            bodies_for: until
-                .map(|until| until.saturating_duration_since(Instant::now()))
-                .filter(|left| !left.is_zero()),
-            bodies: self.settings.read().bodies,
+            bodies_for: bodies_for.filter(|left| !left.is_zero()),
+            bodies,
             rate: self.recorder.rate(),
-            bytes: self.store.lock().bytes(),
+            bytes,
             lost: self.lost.load(Ordering::Relaxed),
-            mode: self.settings.read().mode,
-            kept: self.store.lock().kept_count(),
+            mode,
+            kept,
         }
     }
 
