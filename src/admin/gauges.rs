@@ -2,14 +2,24 @@
 
 use super::{Admin, unix_seconds};
 use crate::http::client::{OriginUsage, origin_usage};
-use crate::metrics::{MetricKind, MetricsReading};
+use crate::metrics::{MetricFamily, MetricKind, MetricsReading, TextFormat};
 use crate::policy::{LimitMeasure, LimitUsage, QuotaUsage};
 use crate::telemetry::{lost_lines, panics};
 use crate::upstream::{HealthPhase, Upstream};
 
 impl Admin {
-    /// Renders all metrics in the OpenMetrics text format.
+    /// Renders all metrics in the text format of Prometheus.
     pub fn metrics(&self) -> String {
+        self.metrics_as(TextFormat::Prometheus)
+    }
+
+    /// Renders all metrics as text.
+    pub fn metrics_as(&self, format: TextFormat) -> String {
+        format.render(&self.metric_families())
+    }
+
+    /// All metrics at this moment, for a scrape or an export.
+    pub fn metric_families(&self) -> Vec<MetricFamily> {
         let stats = self.sessions.stats();
         let upstreams = self.gateway.upstreams();
         let mut sessions: Vec<(Vec<(&'static str, String)>, i64)> = Vec::new();
@@ -83,7 +93,7 @@ impl Admin {
         readings
             .extend(self.issuers().readings().into_iter().chain(self.security_readings()).chain(self.quota_readings()));
         readings.extend(self.limit_readings().into_iter().chain(process_readings()));
-        self.gateway.metrics().render(readings).unwrap_or_default()
+        self.gateway.metrics().families(readings)
     }
 
     /// Figures of this node in its cluster; none without a shared store.
