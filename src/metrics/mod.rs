@@ -3,6 +3,7 @@
 
 mod family;
 mod instruments;
+mod loop_lag;
 mod operations;
 mod text;
 
@@ -15,9 +16,11 @@ pub use family::{
 use instruments::SeriesLabels;
 use instruments::SeriesMap;
 pub use instruments::{Counter, Histogram, SharedCounter};
+use loop_lag::WorkerLabel;
+pub use loop_lag::measure_loop_lag;
 pub use operations::{
     LabelName, NetworkTransport, OperationError, OperationLabels, OperationMetrics, OperationSide, OperationTarget,
-    SessionLabels,
+    SessionLabels, record_client_session,
 };
 pub use text::TextFormat;
 
@@ -35,6 +38,7 @@ pub struct Metrics {
     connections: [ListenerConnections; 2],
     connections_refused: SeriesMap<OutcomeLabel, Counter>,
     http_requests: SeriesMap<StatusLabel, Counter>,
+    loop_lag: SeriesMap<WorkerLabel, Histogram>,
 }
 
 /// Body bytes of HTTP requests and responses of clients, of all gateways in this process.
@@ -166,6 +170,7 @@ impl Metrics {
             connections: Default::default(),
             connections_refused: SeriesMap::new(),
             http_requests: SeriesMap::new(),
+            loop_lag: SeriesMap::new(),
         }
     }
 
@@ -281,6 +286,7 @@ impl Metrics {
                 self.connections_refused.counts(|label| vec![("reason", label.0.to_owned())]),
             ),
         ]);
+        families.push(self.loop_lag_family());
         families.extend(self.connection_families());
         families.extend(HTTP_TRAFFIC.families());
         families.extend(readings.into_iter().map(MetricFamily::from));

@@ -2,7 +2,7 @@
 //! (open-telemetry/semantic-conventions-genai, docs/gen-ai/mcp.md).
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -21,11 +21,10 @@ pub struct OperationMetrics {
     targets: LabelNames,
     server: SeriesMap<OperationLabels, Histogram>,
     client: SeriesMap<OperationLabels, Histogram>,
-    server_sessions: SeriesMap<SessionLabels, Histogram>,
-    client_sessions: SeriesMap<SessionLabels, Histogram>,
+    sessions: SeriesMap<SessionLabels, Histogram>,
 }
 
-/// Which end of an operation or session this gateway was.
+/// Which end of an operation this gateway was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperationSide {
     /// A client of ours asked; the place is a group.
@@ -54,7 +53,7 @@ pub struct OperationLabels {
 /// What a session is counted under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionLabels {
-    /// The group or the upstream.
+    /// The group.
     pub place: LabelName,
     /// How it failed: `error.type`.
     pub error: Option<&'static str>,
@@ -62,6 +61,21 @@ pub struct SessionLabels {
     pub revision: Option<&'static str>,
     /// `network.transport`.
     pub transport: NetworkTransport,
+}
+
+/// What a session with a server is counted under. Connections know no upstream, so the gateways of a process share these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct UpstreamSessionLabels {
+    revision: &'static str,
+    transport: NetworkTransport,
+}
+
+/// Durations of sessions with servers.
+static CLIENT_SESSIONS: LazyLock<SeriesMap<UpstreamSessionLabels, Histogram>> = LazyLock::new(SeriesMap::new);
+
+/// Adds a session with a server that ended.
+pub fn record_client_session(revision: &'static str, transport: NetworkTransport, duration: Duration) {
+    CLIENT_SESSIONS.observe(&UpstreamSessionLabels { revision, transport }, &DURATION_BOUNDS, duration);
 }
 
 /// The tool or the prompt of an operation.
@@ -180,8 +194,7 @@ impl OperationMetrics {
             targets: LabelNames::new(MAX_TARGETS),
             server: SeriesMap::new(),
             client: SeriesMap::new(),
-            server_sessions: SeriesMap::new(),
-            client_sessions: SeriesMap::new(),
+            sessions: SeriesMap::new(),
         }
     }
 
@@ -212,13 +225,9 @@ impl OperationMetrics {
         series.observe(labels, &DURATION_BOUNDS, duration);
     }
 
-    /// Adds a session that ended.
-    pub fn record_session(&self, side: OperationSide, labels: &SessionLabels, duration: Duration) {
-        let series = match side {
-            OperationSide::Server => &self.server_sessions,
-            OperationSide::Client => &self.client_sessions,
-        };
-        series.observe(labels, &DURATION_BOUNDS, duration);
+    /// Adds a session of a client that ended.
+    pub fn record_session(&self, labels: &SessionLabels, duration: Duration) {
+        self.sessions.observe(labels, &DURATION_BOUNDS, duration);
     }
 
     pub(super) fn families(&self) -> [MetricFamily; 4] {
@@ -243,12 +252,12 @@ impl OperationMetrics {
             family(
                 "mcp.server.session.duration",
                 "Duration of a session of a client",
-                self.server_sessions.histograms(|labels| self.session_labels("group", labels)),
+                self.sessions.histograms(|labels| self.session_labels(labels)),
             ),
             family(
                 "mcp.client.session.duration",
                 "Duration of a session with a server",
-                self.client_sessions.histograms(|labels| self.session_labels("upstream", labels)),
+                CLIENT_SESSIONS.histograms(UpstreamSessionLabels::pairs),
             ),
         ]
     }
@@ -272,8 +281,8 @@ impl OperationMetrics {
         pairs
     }
 
-    fn session_labels(&self, place: &'static str, labels: &SessionLabels) -> MetricLabels {
-        let mut pairs = vec![(place, self.places.name(labels.place))];
+    fn session_labels(&self, labels: &SessionLabels) -> MetricLabels {
+        let mut pairs = vec![("group", self.places.name(labels.place))];
         pairs.extend(labels.error.map(|error| ("error.type", error.to_owned())));
         pairs.extend(labels.revision.map(|revision| ("mcp.protocol.version", revision.to_owned())));
         pairs.push(("network.transport", labels.transport.as_str().to_owned()));
@@ -290,6 +299,19 @@ impl SeriesLabels for OperationLabels {
 impl SeriesLabels for SessionLabels {
     fn overflow() -> Self {
         Self { place: LabelName::OTHER, error: None, revision: None, transport: NetworkTransport::Tcp }
+    }
+}
+
+impl UpstreamSessionLabels {
+    fn pairs(&self) -> MetricLabels {
+        let transport = self.transport.as_str().to_owned();
+        vec![("mcp.protocol.version", self.revision.to_owned()), ("network.transport", transport)]
+    }
+}
+
+impl SeriesLabels for UpstreamSessionLabels {
+    fn overflow() -> Self {
+        Self { revision: OTHER, transport: NetworkTransport::Tcp }
     }
 }
 

@@ -31,10 +31,10 @@ impl TextFormat {
         }
     }
 
-    /// Renders families that have any series.
+    /// Renders families; of one without series its description, so that rules and dashboards can be checked.
     pub fn render(self, families: &[MetricFamily]) -> String {
         let mut out = String::new();
-        for family in families.iter().filter(|family| !family.points.is_empty()) {
+        for family in families {
             self.write_family(&mut out, family);
         }
         if self == Self::OpenMetrics {
@@ -166,7 +166,8 @@ mod tests {
             format!(
                 "# HELP mcp_server_operation_duration_seconds How long\n\
                  # TYPE mcp_server_operation_duration_seconds histogram\n{samples}\
-                 # HELP rialto_received_bytes_total Bytes\n# TYPE rialto_received_bytes_total counter\n{bytes}"
+                 # HELP rialto_received_bytes_total Bytes\n# TYPE rialto_received_bytes_total counter\n{bytes}\
+                 # HELP rialto_nothing Has no series\n# TYPE rialto_nothing gauge\n"
             )
         );
         assert_eq!(
@@ -176,7 +177,8 @@ mod tests {
                  # TYPE mcp_server_operation_duration_seconds histogram\n\
                  # UNIT mcp_server_operation_duration_seconds seconds\n{samples}\
                  # HELP rialto_received_bytes Bytes\n# TYPE rialto_received_bytes counter\n\
-                 # UNIT rialto_received_bytes bytes\n{bytes}# EOF\n"
+                 # UNIT rialto_received_bytes bytes\n{bytes}\
+                 # HELP rialto_nothing Has no series\n# TYPE rialto_nothing gauge\n# EOF\n"
             )
         );
     }

@@ -28,7 +28,7 @@ pub(crate) use connection::{HttpResponse, InFlight, ResponseBody};
 pub use error::{HttpError, HttpErrorKind, HttpResult};
 pub use limit::DEFAULT_CONNECTIONS_PER_ORIGIN;
 pub(crate) use limit::WhenFull;
-pub use pool::{OriginUsage, origin_usage, set_connections_per_origin};
+pub use pool::{OriginUsage, SENT_AGAIN, origin_usage, set_connections_per_origin};
 pub(crate) use sse_reader::EventReader;
 pub(crate) use urls::{redacted, resolve, same_origin};
 
