@@ -210,7 +210,7 @@ const MAX_FUNCTION_LINES: usize = 80;
 
 /// Functions above `MAX_FUNCTION_LINES`: file, name, maximum lines and the reason.
 const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[
-    ("src/admin/gauges.rs", "metrics", 95, "one entry per gauge: a table, not control flow"),
+    ("src/admin/gauges.rs", "metric_families", 95, "one entry per gauge: a table, not control flow"),
     ("src/cli/status.rs", "render_status", 85, "prints the sections of the status one after another"),
     ("src/inbound/respond.rs", "error", 85, "one match arm per rejection: a table, not control flow"),
 ];
