@@ -1,7 +1,7 @@
 //! OTLP: the protobuf messages of traces, as `opentelemetry/proto/collector/trace/v1` defines them.
 
 use super::context::SpanContext;
-use super::span::{AttributeValue, SpanData};
+use super::span::{AttributeValue, EndedSpan, SpanData};
 use crate::redact::redact;
 
 /// What all spans of this process have in common.
@@ -37,7 +37,7 @@ impl EncodedResource {
 }
 
 /// An `ExportTraceServiceRequest` with these spans.
-pub(super) fn export_request(resource: &EncodedResource, spans: &[Box<SpanData>]) -> Vec<u8> {
+pub(super) fn export_request(resource: &EncodedResource, spans: &[EndedSpan]) -> Vec<u8> {
     let mut scope_spans = Vec::with_capacity(spans.len() * SPAN_BYTES);
     let mut writer = MessageWriter(&mut scope_spans);
     writer.message(1, |scope| {
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::trace::span::SpanKind;
 
-    fn span() -> Box<SpanData> {
+    fn span() -> EndedSpan {
         Box::new(SpanData {
             context: SpanContext { trace_id: [0xab; 16], span_id: [0xcd; 8], flags: 1 },
             state: Some("a=1".into()),

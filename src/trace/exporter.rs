@@ -13,12 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::encode::{EncodedResource, export_request};
 use super::otlp::OtlpClient;
 use super::settings::TraceConfig;
-use super::span::SpanData;
+use super::span::EndedSpan;
 
 /// The queue of ended spans. Workers push without a lock; the exporter looks into it at its own pace.
 pub(super) struct SpanPipeline {
     pub(super) config: TraceConfig,
-    queue: SyncSender<Box<SpanData>>,
+    queue: SyncSender<EndedSpan>,
     queued: AtomicUsize,
     /// Signalled when a batch is full.
     batch_ready: Notify,
@@ -38,7 +38,7 @@ pub struct SpanCounters {
 /// The task that sends batches.
 pub(super) struct Exporter {
     pipeline: Arc<SpanPipeline>,
-    queue: Receiver<Box<SpanData>>,
+    queue: Receiver<EndedSpan>,
     client: OtlpClient,
     resource: EncodedResource,
     counters: Arc<SpanCounters>,
@@ -79,7 +79,7 @@ impl SpanPipeline {
     }
 
     /// Queues a span, or counts it as dropped where the queue is full. Never blocks.
-    pub(super) fn push(&self, span: Box<SpanData>) {
+    pub(super) fn push(&self, span: EndedSpan) {
         // Counted first: the exporter must never take more than were counted.
         let queued = self.queued.fetch_add(1, Ordering::Relaxed) + 1;
         if self.queue.try_send(span).is_err() {
@@ -128,14 +128,14 @@ impl Exporter {
         }
     }
 
-    fn take_batch(&self) -> Vec<Box<SpanData>> {
+    fn take_batch(&self) -> Vec<EndedSpan> {
         let batch: Vec<_> = self.queue.try_iter().take(self.pipeline.config.batch_size).collect();
         self.pipeline.queued.fetch_sub(batch.len(), Ordering::Relaxed);
         batch
     }
 
     /// Sends a batch, again and again where that may help, until its time is up.
-    async fn send(&mut self, batch: Vec<Box<SpanData>>) {
+    async fn send(&mut self, batch: Vec<EndedSpan>) {
         let count = batch.len() as u64;
         let request = Bytes::from(export_request(&self.resource, &batch));
         drop(batch);

@@ -30,7 +30,7 @@ use exporter::SpanPipeline;
 pub use otlp::OtlpProtocol;
 pub use sampler::SamplerName;
 pub use settings::{ExportHeaders, ResourceAttributes, TraceSettings};
-use span::SpanData;
+use span::EndedSpan;
 pub use span::{AttributeValue, CallTrace, Span, SpanKind};
 pub use variables::{MAX_QUEUE_SIZE, OtelVariables};
 
@@ -127,7 +127,7 @@ impl Tracer {
         }
     }
 
-    fn queue(&self, span: Box<SpanData>) {
+    fn queue(&self, span: EndedSpan) {
         if let Some(pipeline) = self.0.pipeline.load().as_ref() {
             pipeline.push(span);
         }

@@ -53,6 +53,9 @@ pub(super) struct SpanData {
     pub(super) message: String,
 }
 
+/// A span on its way to the collector; the queue has room for pointers only.
+pub(super) type EndedSpan = Box<SpanData>;
+
 /// A span that is recorded. It ends when it is dropped, if it did not end before.
 pub struct Span {
     tracer: Tracer,
@@ -60,7 +63,7 @@ pub struct Span {
     state: Option<Arc<str>>,
     began: Instant,
     /// `None` once it has ended.
-    data: Mutex<Option<Box<SpanData>>>,
+    data: Mutex<Option<EndedSpan>>,
     /// The upstream that a call goes to.
     upstream: OnceLock<Arc<str>>,
 }
