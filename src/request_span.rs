@@ -1,7 +1,7 @@
 //! Spans of MCP requests: names and attributes by the semantic conventions of OpenTelemetry for MCP.
 
 use crate::protocol::{ErrorObject, Id, Key, Method, Outcome, Payload};
-use crate::trace::{AttributeValue, Span};
+use crate::trace::{AttributeValue, TraceSpan};
 
 /// The name of the span of a request: the method, and the tool or prompt. The URI of a resource is in an attribute only,
 /// because there may be any number of them.
@@ -17,7 +17,7 @@ pub fn name(method: &Method, params: Option<&Payload>) -> String {
 }
 
 /// Sets what is known of a request when it begins.
-pub fn describe(span: &Span, method: &Method, params: Option<&Payload>) {
+pub fn describe(span: &TraceSpan, method: &Method, params: Option<&Payload>) {
     span.set("mcp.method.name", method.as_str());
     let text = |key: Key| params.and_then(|params| params.text_of(key)).map(std::borrow::Cow::into_owned);
     match method {
@@ -34,7 +34,7 @@ pub fn describe(span: &Span, method: &Method, params: Option<&Payload>) {
 }
 
 /// Sets the id of a request.
-pub fn set_id(span: &Span, id: &Id) {
+pub fn set_id(span: &TraceSpan, id: &Id) {
     match id {
         Id::Number(number) => span.set("jsonrpc.request.id", number.to_string()),
         other => {
@@ -48,7 +48,7 @@ pub fn set_id(span: &Span, id: &Id) {
 }
 
 /// Records what the client is answered, and ends the span.
-pub fn end_with_answer(span: &Span, method: &Method, outcome: &Outcome) {
+pub fn end_with_answer(span: &TraceSpan, method: &Method, outcome: &Outcome) {
     match outcome {
         Ok(result) => record_result(span, method, result),
         Err(error) => record_error(span, error),
@@ -57,7 +57,7 @@ pub fn end_with_answer(span: &Span, method: &Method, outcome: &Outcome) {
 }
 
 /// Records the response of a server, or that there was none, and ends the span.
-pub fn end_with_response(span: &Span, method: &Method, outcome: &Outcome) {
+pub fn end_with_response(span: &TraceSpan, method: &Method, outcome: &Outcome) {
     match outcome {
         Ok(result) => record_result(span, method, result),
         Err(error) => match error.failure() {
@@ -68,13 +68,13 @@ pub fn end_with_response(span: &Span, method: &Method, outcome: &Outcome) {
     span.end();
 }
 
-fn record_result(span: &Span, method: &Method, result: &Payload) {
+fn record_result(span: &TraceSpan, method: &Method, result: &Payload) {
     if *method == Method::ToolsCall && result.is_true(Key::IsError) {
         span.fail(AttributeValue::Static("tool_error"), "");
     }
 }
 
-fn record_error(span: &Span, error: &ErrorObject) {
+fn record_error(span: &TraceSpan, error: &ErrorObject) {
     let code = error.code().to_string();
     span.set("rpc.response.status_code", code.clone());
     span.fail(code, &error.message());

@@ -12,7 +12,7 @@ use crate::call::{Call, Caller, Replies, ServerRequest, TRACE_HEADERS};
 use crate::dialect::Revision;
 use crate::protocol::{Id, Key, Method, Outcome, Payload, Raw};
 use crate::request_span;
-use crate::trace::{AttributeValue, CallTrace, RemoteParent, Span, SpanContext, SpanKind, Tracer};
+use crate::trace::{AttributeValue, CallTrace, RemoteParent, TraceSpan, SpanContext, SpanKind, Tracer};
 use crate::upstream::Leg;
 
 /// Spares most calls the search for a trace context that they do not have.
@@ -94,7 +94,7 @@ impl TracedRequest<'_> {
         trace
     }
 
-    fn describe(self, span: &Span) {
+    fn describe(self, span: &TraceSpan) {
         request_span::describe(span, self.method, self.params);
         request_span::set_id(span, self.id);
         if let Some(revision) = self.revision {
@@ -139,7 +139,7 @@ impl Group {
 }
 
 /// Ends the span of a call when it was answered, or given up.
-struct EndOnDrop(Arc<Span>);
+struct EndOnDrop(Arc<TraceSpan>);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
@@ -151,11 +151,11 @@ impl Drop for EndOnDrop {
 }
 
 /// Ends the span of a client's request with the answer among these replies.
-pub(super) fn end_with_answer(span: &Arc<Span>, method: &Method, replies: Replies) -> Replies {
+pub(super) fn end_with_answer(span: &Arc<TraceSpan>, method: &Method, replies: Replies) -> Replies {
     end_span(span, method, replies, request_span::end_with_answer)
 }
 
-fn end_span(span: &Arc<Span>, method: &Method, mut replies: Replies, end: fn(&Span, &Method, &Outcome)) -> Replies {
+fn end_span(span: &Arc<TraceSpan>, method: &Method, mut replies: Replies, end: fn(&TraceSpan, &Method, &Outcome)) -> Replies {
     if let Some(answer) = replies.take_ready() {
         end(span, method, &answer.outcome);
         return answer.into();
@@ -179,7 +179,7 @@ pub(super) fn call_local(leg: &Leg, call: &Call) -> Option<Replies> {
 }
 
 /// Has the time that the client takes to answer a server request recorded.
-pub(super) fn traced_server_request(span: &Arc<Span>, request: ServerRequest) -> ServerRequest {
+pub(super) fn traced_server_request(span: &Arc<TraceSpan>, request: ServerRequest) -> ServerRequest {
     let waiting = span.child(SpanKind::Client, request.method.as_str());
     waiting.set("mcp.method.name", request.method.as_str());
     let ServerRequest { method, params, mut responder } = request;

@@ -12,7 +12,7 @@ use crate::http::codec::HeaderFields;
 use crate::protocol::{Message, Method};
 use crate::request_span;
 use crate::store::NodeId;
-use crate::trace::{CallTrace, RemoteParent, Span, SpanContext, SpanKind};
+use crate::trace::{CallTrace, RemoteParent, TraceSpan, SpanContext, SpanKind};
 
 /// The trace context between nodes, which counts more than what the client has put into its message.
 const RELAY_TRACEPARENT: HeaderName = HeaderName::from_static("rialto-traceparent");
@@ -22,8 +22,8 @@ const RELAY_TRACESTATE: HeaderName = HeaderName::from_static("rialto-tracestate"
 #[derive(Debug)]
 pub(super) struct RelaySpans {
     method: Method,
-    relay: Span,
-    request: Arc<Span>,
+    relay: TraceSpan,
+    request: Arc<TraceSpan>,
 }
 
 impl RequestContext<'_> {

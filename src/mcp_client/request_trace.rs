@@ -5,12 +5,12 @@ use crate::call::{Call, Replies, TRACE_HEADERS};
 use crate::dialect::meta::with_member;
 use crate::protocol::{Id, Method, Outcome, Payload, Raw};
 use crate::request_span;
-use crate::trace::{AttributeValue, CallTrace, Span, SpanKind, TraceHeaders};
+use crate::trace::{AttributeValue, CallTrace, TraceSpan, SpanKind, TraceHeaders};
 
 /// What a server is told in place of the client's trace context.
 pub(super) struct RequestTrace {
     pub(super) headers: TraceHeaders,
-    span: Option<Span>,
+    span: Option<TraceSpan>,
 }
 
 impl RequestTrace {
@@ -29,7 +29,7 @@ impl RequestTrace {
         }
     }
 
-    fn record(connection: &Connection, parent: &Span, method: &Method, params: Option<&Payload>) -> Option<Self> {
+    fn record(connection: &Connection, parent: &TraceSpan, method: &Method, params: Option<&Payload>) -> Option<Self> {
         let span = parent.child(SpanKind::Client, &request_span::name(method, params));
         request_span::describe(&span, method, params);
         span.set("mcp.protocol.version", connection.revision().to_string());

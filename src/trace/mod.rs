@@ -31,7 +31,7 @@ pub use otlp::OtlpProtocol;
 pub use sampler::SamplerName;
 pub use settings::{ExportHeaders, ResourceAttributes, TraceSettings};
 use span::EndedSpan;
-pub use span::{AttributeValue, CallTrace, Span, SpanKind};
+pub use span::{AttributeValue, CallTrace, TraceSpan, SpanKind};
 pub use variables::{MAX_QUEUE_SIZE, OtelVariables};
 
 /// Begins spans and has them exported. Clones share everything.
@@ -96,7 +96,7 @@ impl Tracer {
         let context = parent.as_ref().map(|parent| &parent.context);
         let trace_id = context.map_or_else(ids::trace_id, |context| context.trace_id);
         if pipeline.config.sampler.samples(context, &trace_id) {
-            return CallTrace::Sampled(Arc::new(Span::root(self, trace_id, parent, &name())));
+            return CallTrace::Sampled(Arc::new(TraceSpan::root(self, trace_id, parent, &name())));
         }
         match parent {
             Some(_) => CallTrace::PassedOn,

@@ -57,7 +57,7 @@ pub(super) struct SpanData {
 pub(super) type EndedSpan = Box<SpanData>;
 
 /// A span that is recorded. It ends when it is dropped, if it did not end before.
-pub struct Span {
+pub struct TraceSpan {
     tracer: Tracer,
     context: SpanContext,
     state: Option<Arc<str>>,
@@ -77,7 +77,7 @@ pub enum CallTrace {
     /// A trace that begins here and is not recorded. Servers are told, so that they record nothing either.
     NotSampled(SpanContext),
     /// The span of the call is recorded.
-    Sampled(Arc<Span>),
+    Sampled(Arc<TraceSpan>),
 }
 
 /// Longest text of a name or an attribute; the rest is cut. With the bound of the queue this bounds the memory.
@@ -85,7 +85,7 @@ const MAX_TEXT_BYTES: usize = 1024;
 /// Most links of a span.
 const MAX_LINKS: usize = 8;
 
-impl Span {
+impl TraceSpan {
     /// A span without a parent in this process.
     pub(super) fn root(tracer: &Tracer, trace_id: [u8; 16], parent: Option<RemoteParent>, name: &str) -> Self {
         let flags = parent.as_ref().map_or(0, |parent| parent.context.flags) | SAMPLED;
@@ -204,7 +204,7 @@ impl Span {
     }
 }
 
-impl Drop for Span {
+impl Drop for TraceSpan {
     fn drop(&mut self) {
         self.end();
     }
@@ -213,7 +213,7 @@ impl Drop for Span {
 impl CallTrace {
     /// The span of the call, where it is recorded.
     #[inline]
-    pub fn span(&self) -> Option<&Arc<Span>> {
+    pub fn span(&self) -> Option<&Arc<TraceSpan>> {
         match self {
             Self::Sampled(span) => Some(span),
             Self::PassedOn | Self::NotSampled(_) => None,
@@ -269,8 +269,8 @@ impl From<i64> for AttributeValue {
     }
 }
 
-impl fmt::Debug for Span {
+impl fmt::Debug for TraceSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Span({})", self.context)
+        write!(f, "TraceSpan({})", self.context)
     }
 }

@@ -38,7 +38,7 @@ async fn call_element(rialto: &Rialto, traceparent: Option<&str>) -> Value {
 /// The value of a metric; 0 where it has no such line.
 async fn metric(rialto: &Rialto, line: &str) -> u64 {
     let text = rialto.send("GET", "/metrics").go().await.text().await;
-    let found = text.lines().find_map(|found| found.strip_prefix(line)?.trim().parse().ok());
+    let found = text.lines().find_map(|found| found.strip_prefix(line)?.trim_start_matches("{}").trim().parse().ok());
     found.unwrap_or_default()
 }
 
