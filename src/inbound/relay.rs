@@ -213,7 +213,10 @@ impl Inbound {
         caller.relay_span = relay_span(&head.headers);
         let caller = Arc::new(caller);
         let result = match Route::parse(head.uri.path(), policy.public_path()) {
-            Some(route) => self.dispatch(&head, &route, caller, Ok(request.body), true).await,
+            Some(route) => {
+                let group = self.gateway.group(route.group());
+                self.dispatch(&head, &route, (group, caller), Ok(request.body), true).await
+            }
             None => Err(Rejection::NotFound),
         };
         match result {
