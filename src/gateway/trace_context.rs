@@ -12,7 +12,7 @@ use crate::call::{Call, Caller, Replies, ServerRequest, TRACE_HEADERS};
 use crate::dialect::Revision;
 use crate::protocol::{Id, Key, Method, Outcome, Payload, Raw};
 use crate::request_span;
-use crate::trace::{AttributeValue, CallTrace, RemoteParent, TraceSpan, SpanContext, SpanKind, Tracer};
+use crate::trace::{AttributeValue, CallTrace, RemoteParent, SpanContext, SpanKind, TraceSpan, Tracer};
 use crate::upstream::Leg;
 
 /// Spares most calls the search for a trace context that they do not have.
@@ -155,7 +155,12 @@ pub(super) fn end_with_answer(span: &Arc<TraceSpan>, method: &Method, replies: R
     end_span(span, method, replies, request_span::end_with_answer)
 }
 
-fn end_span(span: &Arc<TraceSpan>, method: &Method, mut replies: Replies, end: fn(&TraceSpan, &Method, &Outcome)) -> Replies {
+fn end_span(
+    span: &Arc<TraceSpan>,
+    method: &Method,
+    mut replies: Replies,
+    end: fn(&TraceSpan, &Method, &Outcome),
+) -> Replies {
     if let Some(answer) = replies.take_ready() {
         end(span, method, &answer.outcome);
         return answer.into();

@@ -12,7 +12,7 @@ use crate::http::codec::HeaderFields;
 use crate::protocol::{Message, Method};
 use crate::request_span;
 use crate::store::NodeId;
-use crate::trace::{CallTrace, RemoteParent, TraceSpan, SpanContext, SpanKind};
+use crate::trace::{CallTrace, RemoteParent, SpanContext, SpanKind, TraceSpan};
 
 /// The trace context between nodes, which counts more than what the client has put into its message.
 const RELAY_TRACEPARENT: HeaderName = HeaderName::from_static("rialto-traceparent");

@@ -5,7 +5,7 @@ use crate::call::{Call, Replies, TRACE_HEADERS};
 use crate::dialect::meta::with_member;
 use crate::protocol::{Id, Method, Outcome, Payload, Raw};
 use crate::request_span;
-use crate::trace::{AttributeValue, CallTrace, TraceSpan, SpanKind, TraceHeaders};
+use crate::trace::{AttributeValue, CallTrace, SpanKind, TraceHeaders, TraceSpan};
 
 /// What a server is told in place of the client's trace context.
 pub(super) struct RequestTrace {

@@ -31,7 +31,7 @@ pub use otlp::OtlpProtocol;
 pub use sampler::SamplerName;
 pub use settings::{ExportHeaders, ResourceAttributes, TraceSettings};
 use span::EndedSpan;
-pub use span::{AttributeValue, CallTrace, TraceSpan, SpanKind};
+pub use span::{AttributeValue, CallTrace, SpanKind, TraceSpan};
 pub use variables::{MAX_QUEUE_SIZE, OtelVariables};
 
 /// Begins spans and has them exported. Clones share everything.

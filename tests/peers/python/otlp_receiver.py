@@ -77,7 +77,7 @@ class Http(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
+        body = self.body()
         is_trace = self.path == "/v1/traces" and self.headers["content-type"] == "application/x-protobuf"
         status = manner.get("status", 200) if is_trace else 404
         say({"request": "http", "status": status})
@@ -93,6 +93,17 @@ class Http(BaseHTTPRequestHandler):
             self.send_header("retry-after", str(manner["retry_after"]))
         self.end_headers()
         self.wfile.write(response)
+
+    def body(self) -> bytes:
+        """The whole body; the TypeScript exporter sends it in chunks."""
+        if "content-length" in self.headers:
+            return self.rfile.read(int(self.headers["content-length"]))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
 
     def log_message(self, *_: Any) -> None:
         pass
