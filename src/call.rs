@@ -4,6 +4,8 @@
 //! Replies are notifications and server requests, then exactly one answer. Dropping the replies cancels the
 //! call: the task behind them sees [`ReplySender::cancelled`] resolve and stops.
 
+mod responder;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::access_log::AccessRecord;
@@ -26,6 +28,8 @@ use crate::failure::Failure;
 use crate::identity::{CallerId, Identity};
 use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Payload, Raw, code};
 use crate::recorder::Mark;
+use crate::trace::{CallTrace, RemoteParent};
+pub use responder::{InputClock, Responder};
 
 /// The HTTP request (or stdio connection) that a call arrived on, for upstreams and policy.
 #[derive(Debug, Clone)]
@@ -40,6 +44,8 @@ pub struct Caller {
     pub headers: HeaderMap,
     /// The record of the request in the access log, where there is one.
     pub access: Option<Arc<AccessRecord>>,
+    /// The span of the node that relayed the request, where one did that traces calls.
+    pub relay_span: Option<Arc<RemoteParent>>,
 }
 
 /// The header that carries the request id.
@@ -50,7 +56,14 @@ pub const TRACE_HEADERS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 impl Caller {
     /// A caller that came in no HTTP request.
     pub fn local(identity: impl Into<Arc<Identity>>) -> Self {
-        Self { identity: identity.into(), peer: None, request_id: None, headers: HeaderMap::new(), access: None }
+        Self {
+            identity: identity.into(),
+            peer: None,
+            request_id: None,
+            headers: HeaderMap::new(),
+            access: None,
+            relay_span: None,
+        }
     }
 
     /// The number of the call for the recorder; none where nobody watches.
@@ -104,6 +117,8 @@ pub struct Call {
     pub limits: Option<Arc<dyn CallLimits>>,
     /// Whether a long result may come in pieces.
     pub delivery: AnswerDelivery,
+    /// The trace that the call belongs to.
+    pub trace: CallTrace,
 }
 
 /// What rate limits have to do with a call. Dropping it ends the time that the call counts as in flight.
@@ -131,6 +146,11 @@ pub enum AnswerDelivery {
 pub trait ClientSink: fmt::Debug + Send + Sync {
     /// Unique key of the session.
     fn key(&self) -> u128;
+
+    /// The session in logs and traces, where it tells sessions apart and opens none.
+    fn log_tag(&self) -> Option<String> {
+        None
+    }
 
     /// The log level set by `logging/setLevel`; `None` until the client sets one.
     fn level(&self) -> Option<Level>;
@@ -201,8 +221,8 @@ pub struct ServerRequest {
     pub method: Method,
     /// The parameters of the request.
     pub params: Option<Raw>,
-    /// Receives the client's response. Dropping it tells the upstream that no response will come.
-    pub responder: oneshot::Sender<Outcome>,
+    /// Receives the client's response.
+    pub responder: Responder,
 }
 
 /// The final answer to a call.

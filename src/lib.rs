@@ -65,6 +65,10 @@ pub mod recorder;
 
 pub mod recording;
 
+pub mod request_span;
+
+pub mod trace;
+
 pub mod redact;
 
 pub mod shutdown;

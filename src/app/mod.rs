@@ -5,7 +5,7 @@ mod reload;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -20,11 +20,13 @@ use crate::gateway::{self, DEFAULT_GROUP, Gateway, GatewayConfig, Group, GroupCo
 use crate::http::client::set_connections_per_origin;
 use crate::inbound::{Inbound, ListenerRole, MAX_REFUSING_CONNECTIONS, StripedLocks};
 use crate::issuers::IssuerSettings;
+use crate::metrics::measure_loop_lag;
 use crate::policy::{FailedCredentials, Policy, Quotas, RateLimits};
 use crate::recording::CallLog;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::count_panics;
+use crate::trace::TraceSettings;
 use crate::upstream::{SpecKind, UpstreamSpec};
 use crate::workers::Workers;
 
@@ -32,6 +34,8 @@ pub use crate::config::AppSettings;
 use cluster::ClusterSetup;
 pub use reload::Reloader;
 
+/// How long a shutdown waits for the collector of spans.
+const SPAN_FLUSH_TIME: Duration = Duration::from_secs(3);
 /// How long a shutdown waits for the audit log to take its last lines.
 const AUDIT_FLUSH_TIME: Duration = Duration::from_secs(1);
 /// How often the certificate of clients' listener is looked at.
@@ -45,6 +49,8 @@ pub struct App {
     audit: AuditSettings,
     /// The access log, begun when something is served.
     access_log: AccessSettings,
+    /// Tracing, begun when something is served.
+    trace: TraceSettings,
     /// What the console is started with when something is served.
     console_settings: ConsoleSettings,
     /// The console, once something is served.
@@ -70,6 +76,7 @@ impl App {
 
     fn build(settings: AppSettings, setup: Option<ClusterSetup>) -> Self {
         let (shutdown, audit, access_log) = (Shutdown::default(), settings.audit, settings.access_log);
+        let trace = settings.trace;
         let console_settings = ConsoleSettings {
             folder: settings.console_folder,
             is_admin_exposed: settings.admin_listen.is_some_and(|listen| !listen.ip().is_loopback()),
@@ -98,6 +105,7 @@ impl App {
             };
             Arc::new(Gateway::new(&settings.gateway, gateway_settings, shutdown.closing().clone()))
         };
+        sessions.set_metrics(gateway.metrics());
         let tls = Arc::new(ArcSwapOption::new(settings.tls));
         let admin = Admin::new(
             Arc::clone(&gateway),
@@ -127,7 +135,7 @@ impl App {
             console: OnceLock::new(),
             refusing: Arc::new(Semaphore::new(MAX_REFUSING_CONNECTIONS)),
         });
-        Self { inbound, audit, access_log, console_settings, console: None }
+        Self { inbound, audit, access_log, trace, console_settings, console: None }
     }
 
     /// Binds the listeners and starts the worker threads.
@@ -150,9 +158,16 @@ impl App {
         let workers = workers.map_err(|error| io::Error::other(format!("starting a worker thread failed: {error}")))?;
         let mut app = Self::build(settings, setup);
         app.install_console(workers.runtimes())?;
-        app.inbound.gateway.configure_audit(&app.audit)?;
-        app.inbound.access_log.configure(app.access_log);
+        app.configure_logs()?;
         Ok(BoundApp { app, listener, address, admin, workers: Arc::new(workers), reloader: None })
+    }
+
+    /// Begins the audit log, the access log and tracing.
+    fn configure_logs(&self) -> io::Result<()> {
+        let gateway = &self.inbound.gateway;
+        gateway.configure_audit(&self.audit)?;
+        self.inbound.access_log.configure(self.access_log);
+        gateway.tracer().start(&self.trace, gateway.node()).map_err(io::Error::other)
     }
 
     /// The gateway with its groups, for programs that embed it.
@@ -213,8 +228,7 @@ impl App {
             let why = "the audit log cannot go to stdout, which is for messages here; use a file or stderr";
             return Err(io::Error::other(why));
         }
-        self.inbound.gateway.configure_audit(&self.audit)?;
-        self.inbound.access_log.configure(self.access_log);
+        self.configure_logs()?;
         self.spawn_background_tasks();
         let draining = self.inbound.shutdown.draining().clone();
         tokio::spawn(async move {
@@ -224,6 +238,7 @@ impl App {
         let input = tokio::io::BufReader::new(tokio::io::stdin());
         let result = Arc::clone(&self.inbound).serve_stdio(group, input, tokio::io::stdout()).await;
         self.inbound.gateway.stop().await;
+        self.inbound.gateway.tracer().stop(SPAN_FLUSH_TIME).await;
         self.inbound.gateway.audit().flush(AUDIT_FLUSH_TIME).await;
         result
     }
@@ -277,6 +292,11 @@ impl BoundApp {
         cluster::wait_joined(&inbound).await;
         let mut tasks = tokio::task::JoinSet::new();
         let role = if self.admin.is_some() { ListenerRole::Clients } else { ListenerRole::Combined };
+        let metrics = Arc::downgrade(inbound.gateway.metrics());
+        tokio::spawn(measure_loop_lag(Weak::clone(&metrics)));
+        for worker in self.workers.iter() {
+            worker.runtime().spawn(measure_loop_lag(Weak::clone(&metrics)));
+        }
         tasks.spawn(Arc::clone(&inbound).listen(role, self.listener, Arc::clone(&self.workers)));
         if let Some((listener, _)) = self.admin {
             tasks.spawn(Arc::clone(&inbound).listen(ListenerRole::Operators, listener, Arc::clone(&self.workers)));
@@ -295,6 +315,7 @@ impl BoundApp {
         // Last: other nodes relay requests to this one until it has left.
         cluster::leave_cluster(&inbound, end).await;
         inbound.gateway.stop().await;
+        inbound.gateway.tracer().stop(SPAN_FLUSH_TIME).await;
         inbound.gateway.audit().flush(AUDIT_FLUSH_TIME).await;
         ended_in_time
     }

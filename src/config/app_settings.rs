@@ -18,6 +18,7 @@ use crate::policy::{HostOriginRules, LimitRule, Policy, QuotaLimits};
 use crate::recording::RecordingSettings;
 use crate::session::SessionSettings;
 use crate::store::{ClusterStore, StoreSettings};
+use crate::trace::TraceSettings;
 
 /// Settings of a whole gateway process.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ pub struct AppSettings {
     pub access_log: AccessSettings,
     /// How calls are recorded.
     pub recording: RecordingSettings,
+    /// Tracing by OpenTelemetry.
+    pub trace: TraceSettings,
     /// What is logged, as a `tracing` filter; `None` for the default of the command.
     pub log_filter: Option<String>,
     /// The certificate with its key, if clients speak TLS.
@@ -78,6 +81,7 @@ impl Config {
         settings.policy.fill(&mut app);
         settings.audit.fill(&mut app);
         settings.log.fill(&mut app);
+        settings.telemetry.fill(&mut app);
         app.log_filter = settings.log.tracing_filter();
         app.tls.clone_from(&self.tls);
         app.policy.host_origin = HostOriginRules::new(&settings.access.hosts, &settings.access.origins);
@@ -114,6 +118,7 @@ impl Default for AppSettings {
             audit: AuditSettings::default(),
             access_log: AccessSettings::default(),
             recording: RecordingSettings::default(),
+            trace: TraceSettings::default(),
             log_filter: None,
             tls: None,
             cluster_store: None,

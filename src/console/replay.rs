@@ -17,6 +17,7 @@ use crate::inbound::Inbound;
 use crate::protocol::{Message, Outcome, Payload, Raw, Request, Response};
 use crate::recorder::{self, Mark, Note, NoteKind, SummaryField, Way, Wire};
 use crate::recording::{MessageForm, RecordedMessage, StoredCall, messages_of};
+use crate::trace::CallTrace;
 use crate::upstream::Upstream;
 
 #[derive(Deserialize)]
@@ -83,6 +84,7 @@ pub(super) async fn replay(request: AdminRequest) -> ApiResult {
         sink: None,
         limits: None,
         delivery: AnswerDelivery::Whole,
+        trace: CallTrace::default(),
     };
     let id = calls.rows(request.console.node()).id(record.mark().number());
     tracing::info!(operator = %request.operator.name, call = request.parameter(0), "call replayed");

@@ -13,7 +13,7 @@ use super::group::Group;
 use super::permissions::target_kind;
 use super::request_state::RequestState;
 use super::view::{GroupMember, View};
-use super::{forward, parked_calls};
+use super::{forward, parked_calls, trace_context};
 use crate::audit::AuditOutcome;
 use crate::call::{Answer, Call, ClientSink, Replies};
 use crate::dialect::Revision;
@@ -55,6 +55,13 @@ impl Group {
     /// Answers a call, or forwards it to its upstream. A call waits for connecting upstreams only if it may
     /// need one of them.
     pub fn handle(self: &Arc<Self>, call: &Call) -> Replies {
+        match call.trace.span() {
+            None => self.handle_call(call),
+            Some(span) => trace_context::end_with_answer(span, &call.method, self.handle_call(call)),
+        }
+    }
+
+    fn handle_call(self: &Arc<Self>, call: &Call) -> Replies {
         if let Err(error) = check_duplicates(call) {
             return self.refuse(call, error);
         }
@@ -147,7 +154,7 @@ impl Group {
                 let started = Instant::now();
                 let listed = self.list(call, &caller);
                 let outcome = if listed.is_ok() { CallOutcome::Ok } else { CallOutcome::Error };
-                self.record_local_call(&call.method, started, outcome);
+                self.record_local_call(&call.method, outcome);
                 let (status, started) = (Some(outcome.as_str()), Some(started));
                 self.record_decision(call, CallDecision { status, started, ..CallDecision::new(outcome.into()) });
                 listed.unwrap_or_else(Replies::from)
@@ -218,7 +225,7 @@ impl Group {
     }
 
     fn refuse_as(&self, decided: CallDecision<'_>, call: &Call, error: ErrorObject) -> Replies {
-        self.record_local_call(&call.method, Instant::now(), CallOutcome::Error);
+        self.record_local_call(&call.method, CallOutcome::Error);
         self.record_decision(call, CallDecision { status: Some(CallOutcome::Error.as_str()), ..decided });
         error.into()
     }
@@ -227,7 +234,7 @@ impl Group {
     fn refuse_with(&self, call: &Call, refused: RefusedCall) -> Replies {
         let RefusedCall { answer, rule, target: (server, own) } = refused;
         let outcome = if answer.outcome.is_ok() { CallOutcome::ToolError } else { CallOutcome::Error };
-        self.record_local_call(&call.method, Instant::now(), outcome);
+        self.record_local_call(&call.method, outcome);
         let failure = answer.outcome.as_ref().err().and_then(ErrorObject::failure);
         let decided = match failure.map(Failure::kind) {
             Some(FailureKind::InsufficientScope) => AuditOutcome::StepUp,

@@ -21,6 +21,7 @@ use crate::call::{Replies, Reply};
 use crate::cluster::RelayedBody;
 use crate::http::server::BodyBrokenOff;
 use crate::http::sse;
+use crate::metrics::HTTP_TRAFFIC;
 use crate::policy::Permit;
 use crate::session::{Session, Sessions, StreamReader};
 use crate::timer::PooledTimer;
@@ -228,12 +229,35 @@ impl http_body::Body for ResponseContent {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyBrokenOff>>> {
-        let body = self.get_mut();
-        match body {
+        let polled = self.get_mut().poll_content(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            HTTP_TRAFFIC.sent.add(frame.data_ref().map_or(0, |data| data.len() as u64));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Events(_) | Self::Relayed(_) | Self::Pieces(_) | Self::Parts(_) | Self::Logged(_) => {
+                SizeHint::default()
+            }
+        }
+    }
+}
+
+impl ResponseContent {
+    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyBrokenOff>>> {
+        match self {
             Self::Empty => Poll::Ready(None),
             Self::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
-                *body = Self::Empty;
+                *self = Self::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Self::Events(events) => events.poll(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
@@ -242,7 +266,7 @@ impl http_body::Body for ResponseContent {
             Self::Parts(parts) => parts.poll_recv(context).map(|part| part.map(|bytes| Ok(Frame::data(bytes)))),
             Self::Logged(logged) => {
                 let (content, access) = &mut **logged;
-                let polled = Pin::new(&mut *content).poll_frame(context);
+                let polled = content.poll_content(context);
                 match &polled {
                     Poll::Pending => {}
                     Poll::Ready(None) => access.finish(AccessEnd::Answered),
@@ -257,20 +281,6 @@ impl http_body::Body for ResponseContent {
                     }
                 }
                 polled
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Empty)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Empty => SizeHint::with_exact(0),
-            Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Events(_) | Self::Relayed(_) | Self::Pieces(_) | Self::Parts(_) | Self::Logged(_) => {
-                SizeHint::default()
             }
         }
     }

@@ -23,6 +23,7 @@ use crate::protocol::{
 };
 use crate::recorder::{self, Mark};
 use crate::session::{BeginCallError, CallGuard, Session, StreamTarget};
+use crate::trace::CallTrace;
 
 /// Longest resource URI that a session can subscribe to.
 const MAX_SUBSCRIPTION_URI_BYTES: usize = 8 << 10;
@@ -178,7 +179,7 @@ pub(super) fn handle_request(
     if let Err(error) = checked {
         return error.into();
     }
-    group.handle(&Call {
+    let mut call = Call {
         id: request.id.clone(),
         method: request.method.clone(),
         params: request.params.clone(),
@@ -189,7 +190,10 @@ pub(super) fn handle_request(
         sink: Some(Arc::clone(session) as Arc<dyn ClientSink>),
         limits: share,
         delivery,
-    })
+        trace: CallTrace::PassedOn,
+    };
+    group.begin_span(&mut call);
+    group.handle(&call)
 }
 
 /// Tells the client which lists it sees otherwise since its credential says something else: a new token with other roles,
@@ -333,6 +337,7 @@ impl RunningCall {
         let session = self.guard.session();
         match reply {
             Reply::ServerRequest(question) => {
+                self.encoder.operation.note_input(question.responder.clock());
                 if self.encoder.revision.accepts_server_requests() {
                     let mark = self.encoder.access.as_ref().map_or(Mark::NONE, |access| access.mark());
                     session.send_server_request(stream, (&self.guard, mark), question).await;

@@ -97,7 +97,9 @@ async fn refused_requests_have_a_row_and_a_reason() {
     rialto.inbound.calls.wait_until_on().await;
     let _ = rialto.send("POST", "/mcp/nowhere").header("content-type", "application/json").body("{}").go().await;
     let long = format!("{{\"x\":\"{}\"}}", "x".repeat(2000));
-    let _ = rialto.send("POST", "/mcp").header("content-type", "application/json").body(long).go().await;
+    let accept = "application/json, text/event-stream";
+    let request = rialto.send("POST", "/mcp").header("content-type", "application/json").header("accept", accept);
+    let _ = request.body(long).go().await;
     let found = rows(&rialto, "outcome:refused", 2).await;
     let mut statuses: Vec<i64> = found.iter().map(|row| row["error"]["status"].as_i64().unwrap()).collect();
     statuses.sort_unstable();
