@@ -235,6 +235,7 @@ impl StdioConnection {
                 return self.send_response(invalid.response()).await;
             }
         };
+        self.group.begin_span(&mut call);
         let operation =
             self.group.begin_operation((&call.method, call.params.as_ref()), Some(call.client.revision), &call.caller);
         let replies = self.group.handle(&call);

@@ -54,3 +54,4 @@ mod store;
 mod streamable;
 mod streams;
 mod tls;
+mod traces;
