@@ -105,7 +105,7 @@ pub enum NetworkTransport {
     Pipe,
 }
 
-/// A label value by its number in a [`LabelNames`].
+/// A label value by its number in a bounded table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LabelName(u16);
 
