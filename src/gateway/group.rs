@@ -152,7 +152,8 @@ impl Group {
         self.current[slot(client)].load()
     }
 
-    pub(super) fn tracer(&self) -> &Tracer {
+    /// Traces calls.
+    pub fn tracer(&self) -> &Tracer {
         &self.shared.tracer
     }
 

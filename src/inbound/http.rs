@@ -180,7 +180,7 @@ impl RequestContext<'_> {
         let client = Arc::new(client.map_err(|error| Rejection::Refused(request.refuse(error)))?);
         let revision = client.revision;
         note_client(self.caller.access.as_ref(), Some(&client));
-        let result = session_messages::initialize_result(&self.group, &client).await;
+        let result = session_messages::initialize_result(&self.group, &client, (&request, &self.caller)).await;
         self.inbound.check_lease()?;
         let session =
             self.inbound.sessions.open(self.session_owner(), client).map_err(|reached| {

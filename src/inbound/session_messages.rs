@@ -14,7 +14,7 @@ use crate::call::{Answer, AnswerDelivery, Call, Caller, ClientInfo, ClientSink, 
 use crate::dialect::classify::method_not_found;
 use crate::dialect::{Era, Revision, has_method, meta, negotiate, to_client};
 use crate::failure::QuotaReached;
-use crate::gateway::Group;
+use crate::gateway::{Group, TracedRequest};
 use crate::identity::Identity;
 use crate::policy::{AdmittedShare, CallerPermit, LimitExcess, LimitedRequest, NotAdmitted, Permit, QuotaKey};
 use crate::protocol::method::MethodRoute;
@@ -141,7 +141,21 @@ fn compact(raw: &Raw) -> Raw {
 
 /// The result of `initialize`. Waits briefly for upstreams that are still connecting: capabilities cannot be changed
 /// later.
-pub(super) async fn initialize_result(group: &Group, client: &ClientInfo) -> Raw {
+pub(super) async fn initialize_result(
+    group: &Group,
+    client: &ClientInfo,
+    (request, caller): (&Request, &Caller),
+) -> Raw {
+    let traced = TracedRequest {
+        method: &request.method,
+        params: request.params.as_ref(),
+        id: &request.id,
+        caller,
+        group: group.name(),
+        revision: Some(client.revision),
+    };
+    // The span ends when it is dropped.
+    let _trace = traced.begin(group.tracer());
     group.wait_ready(client.revision).await;
     to_client::initialize_result(&group.view(client.revision).server_for(client.revision), client.revision)
 }

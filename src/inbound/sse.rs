@@ -162,7 +162,7 @@ pub(super) async fn handle_message(
             ) {
                 Ok(client) => {
                     let client: Arc<ClientInfo> = Arc::new(client);
-                    let result = session_messages::initialize_result(group, &client).await;
+                    let result = session_messages::initialize_result(group, &client, (&request, caller)).await;
                     operation.succeed(client.revision);
                     session.set_client(client);
                     Ok(result.into())

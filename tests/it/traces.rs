@@ -108,6 +108,9 @@ async fn errors_are_recorded_by_code_and_kind() {
     session.ask("tools/call", json!({ "name": "nobody", "arguments": {} })).await;
     session.ask("tools/call", json!({ "name": "getElement", "arguments": { "name": "Unobtainium" } })).await;
     session.ask("resources/read", json!({ "uri": "elements://nowhere" })).await;
+    let opened = collector.span("initialize", "SERVER").await;
+    assert_eq!(opened["attributes"]["mcp.protocol.version"], "2025-11-25");
+    assert_eq!(opened["failed"], false);
     let unknown = collector.span("tools/call nobody", "SERVER").await;
     assert_eq!((&unknown["failed"], &unknown["attributes"]["error.type"]), (&json!(true), &json!("-32602")));
     assert_eq!(unknown["attributes"]["rpc.response.status_code"], "-32602");

@@ -1,5 +1,7 @@
 //! Request ids and trace context from client to upstream, and redaction of secrets.
 
+use std::path::Path;
+
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 
@@ -150,6 +152,96 @@ async fn traceparent_is_forwarded_from_headers_and_meta() {
     }
     assert_eq!(last_call_headers(&mcp)["tracestate"], "a=b");
     rialto.stop().await;
+}
+
+/// What the three servers heard of the trace of a call: the headers of two, and `_meta` of the MCP servers.
+async fn heard_contexts(
+    rialto: &GatewayProcess,
+    meta: Option<&str>,
+    (mcp, rest, note): (&Api, &Api, &Path),
+) -> [Value; 4] {
+    let mut heard = [const { Value::Null }; 4];
+    for (n, tool) in ["mcp__answer", "api__now", "sh__answer"].into_iter().enumerate() {
+        let mut params = json!({ "name": tool, "arguments": {} });
+        if let Some(meta) = meta {
+            params["_meta"] = json!({ "traceparent": meta, "tracestate": "a=b" });
+        }
+        let sending =
+            post(rialto, &modern(json!(1), "tools/call", params.clone())).modern_headers("tools/call", &params);
+        let (status, answer) = sending.header("x-request-id", tool).json().await;
+        assert_eq!((status, &answer["error"]), (200, &Value::Null), "{answer}");
+        let header = |headers: &HeaderMap| match headers.get("traceparent") {
+            Some(value) => json!(value.to_str().unwrap()),
+            None => Value::Null,
+        };
+        heard[n] = match tool {
+            "mcp__answer" => {
+                let is_call = |seen: &&RecordedRequest| String::from_utf8_lossy(&seen.body).contains("tools/call");
+                let seen: Value = serde_json::from_slice(&mcp.requests().iter().rfind(is_call).unwrap().body).unwrap();
+                heard[3] = seen["params"]["_meta"]["traceparent"].clone();
+                header(&last_call_headers(mcp))
+            }
+            "api__now" => header(&rest.take_only_request().headers),
+            _ => {
+                let noted = std::fs::read_to_string(note).unwrap();
+                let noted: Value = serde_json::from_str(noted.lines().last().unwrap()).unwrap();
+                noted["params"]["_meta"]["traceparent"].clone()
+            }
+        };
+    }
+    heard
+}
+
+#[tokio::test]
+async fn servers_hear_our_span_only_where_a_call_is_traced() {
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let endpoint = format!("http://{away}");
+    let unsampled = PARENT.replace("-01", "-00");
+    for (sampler, parent, expected) in [
+        // A span of ours in the trace of the client, or in a new one.
+        ("parentbased_always_on", Some(PARENT), "ours"),
+        ("parentbased_always_on", None, "new"),
+        // A new trace that is not sampled is told by its flag.
+        ("parentbased_always_off", None, "unsampled"),
+        // What is not sampled here passes as it came.
+        ("parentbased_always_on", Some(unsampled.as_str()), "unchanged"),
+        ("always_off", Some(PARENT), "unchanged"),
+    ] {
+        let (mcp, rest) = (recording_server().await, Api::json(r#"{"now":1}"#).await);
+        let folder = crate::config::TempFolder::new(&format!("gateway-heard-{sampler}-{expected}"));
+        let note = folder.0.join("note");
+        let shell_server = shell_server("sh", &[("SAYS", "hi"), ("NOTE", note.to_str().unwrap())]);
+        let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_TRACES_SAMPLER", sampler)];
+        let variables = [&SECRETS[..], &variables].concat();
+        let name = format!("heard-{sampler}-{expected}");
+        let rialto = GatewayProcess::with(&name, &file(&mcp, &rest, &shell_server), &[], &variables).await;
+        rialto.until_ready().await;
+        let heard = heard_contexts(&rialto, parent, (&mcp, &rest, &note)).await;
+        let log = rialto.stop().await;
+        let [http, api, stdio, meta] = &heard;
+        let text =
+            |value: &Value| value.as_str().unwrap_or_else(|| panic!("{sampler} {parent:?}: {heard:?}")).to_owned();
+        let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let is_line = |line: &&Value| line["target"] == "access" && line["fields"]["request"] == "mcp__answer";
+        let logged = lines.iter().find(is_line).unwrap_or_else(|| panic!("{log}"))["fields"]["trace"].clone();
+        assert_eq!(logged, text(http)[3..35], "the access log has the trace in use");
+        for one in [http, api, stdio] {
+            let (trace, span, flags) = (&text(one)[3..35], &text(one)[36..52], &text(one)[53..]);
+            let is_clients = (trace == &PARENT[3..35], span == &PARENT[36..52]);
+            let wanted = match expected {
+                "ours" => ((true, false), "01"),
+                "new" => ((false, false), "01"),
+                "unsampled" => ((false, false), "00"),
+                _ => ((true, true), &parent.unwrap()[53..]),
+            };
+            assert_eq!((is_clients, flags), wanted, "{sampler} {parent:?}: {heard:?}");
+        }
+        match expected {
+            "ours" | "new" => assert_eq!(meta, http, "the message says the same as the header"),
+            "unsampled" => assert_eq!(meta, &Value::Null),
+            _ => assert_eq!(meta, &json!(parent)),
+        }
+    }
 }
 
 #[tokio::test]
