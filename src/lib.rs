@@ -43,6 +43,8 @@ pub mod inbound;
 
 pub mod config;
 
+pub mod console;
+
 pub mod access_log;
 
 pub mod admin;

@@ -4,8 +4,8 @@ mod cluster;
 mod reload;
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -15,6 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::access_log::{AccessLog, AccessSettings};
 use crate::admin::Admin;
 use crate::audit::{AuditOutput, AuditSettings};
+use crate::console::{Console, ConsoleSettings};
 use crate::gateway::{self, DEFAULT_GROUP, Gateway, GatewayConfig, Group, GroupConfig};
 use crate::http::client::set_connections_per_origin;
 use crate::inbound::{Inbound, ListenerRole, MAX_REFUSING_CONNECTIONS, StripedLocks};
@@ -43,6 +44,10 @@ pub struct App {
     audit: AuditSettings,
     /// The access log, begun when something is served.
     access_log: AccessSettings,
+    /// What the console is started with when something is served.
+    console_settings: ConsoleSettings,
+    /// The console, once something is served.
+    console: Option<Arc<Console>>,
 }
 
 /// A gateway with bound listeners, not accepting yet.
@@ -64,6 +69,10 @@ impl App {
 
     fn build(settings: AppSettings, setup: Option<ClusterSetup>) -> Self {
         let (shutdown, audit, access_log) = (Shutdown::default(), settings.audit, settings.access_log);
+        let console_settings = ConsoleSettings {
+            folder: settings.console_folder,
+            is_admin_exposed: settings.admin_listen.is_some_and(|listen| !listen.ip().is_loopback()),
+        };
         count_panics();
         set_connections_per_origin(settings.connections_per_origin);
         let quotas = Arc::new(Quotas::new(&settings.quotas));
@@ -112,9 +121,10 @@ impl App {
             cluster,
             takeover_locks: StripedLocks::default(),
             access_log: AccessLog::default(),
+            console: OnceLock::new(),
             refusing: Arc::new(Semaphore::new(MAX_REFUSING_CONNECTIONS)),
         });
-        Self { inbound, audit, access_log }
+        Self { inbound, audit, access_log, console_settings, console: None }
     }
 
     /// Binds the listeners and starts the worker threads.
@@ -135,7 +145,8 @@ impl App {
         let setup = ClusterSetup::from_settings(&settings, address)?;
         let workers = Workers::start(settings.workers);
         let workers = workers.map_err(|error| io::Error::other(format!("starting a worker thread failed: {error}")))?;
-        let app = Self::build(settings, setup);
+        let mut app = Self::build(settings, setup);
+        app.install_console()?;
         app.inbound.gateway.configure_audit(&app.audit)?;
         app.inbound.access_log.configure(app.access_log);
         Ok(BoundApp { app, listener, address, admin, workers: Arc::new(workers), reloader: None })
@@ -149,6 +160,30 @@ impl App {
     /// The inbound side: sessions, policy and shutdown.
     pub fn inbound(&self) -> &Arc<Inbound> {
         &self.inbound
+    }
+
+    /// The console, once something is served.
+    pub fn console(&self) -> Option<&Arc<Console>> {
+        self.console.as_ref()
+    }
+
+    /// Serves the console on a free port of this machine, for a client on standard input and output.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub async fn serve_console(&mut self) -> io::Result<(Arc<Console>, SocketAddr)> {
+        self.install_console()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let workers = Arc::new(Workers::start(0)?);
+        tokio::spawn(Arc::clone(&self.inbound).listen(ListenerRole::Operators, listener, workers));
+        let console = self.console.clone().ok_or_else(|| io::Error::other("there is no console"))?;
+        Ok((console, address))
+    }
+
+    fn install_console(&mut self) -> io::Result<()> {
+        self.console = Some(Console::install(&self.inbound, self.console_settings.clone())?);
+        Ok(())
     }
 
     fn spawn_background_tasks(&self) {

@@ -5,6 +5,7 @@ mod caller_access;
 mod check;
 mod client;
 mod connect_args;
+mod console;
 mod interactive;
 mod key;
 mod output;
@@ -21,6 +22,7 @@ use crate::config::Config;
 use crate::telemetry::{self, LogDelivery};
 use check::{CheckArgs, InitArgs};
 use client::ClientCommand;
+use console::ConsoleArgs;
 use key::KeyArgs;
 use serve::{ServeArgs, StdioArgs};
 use setting_flags::GlobalFlags;
@@ -60,6 +62,8 @@ enum CliCommand {
     Key(KeyArgs),
     /// Show the status of a running gateway.
     Status(StatusArgs),
+    /// Print the link to the console of a running gateway.
+    Console(ConsoleArgs),
     #[command(flatten)]
     Client(Box<ClientCommand>),
     /// Print shell completions.
@@ -83,6 +87,7 @@ pub fn main() -> ExitCode {
         Some(CliCommand::Init(init)) => return check::init(init),
         Some(CliCommand::Schema) => return check::schema(),
         Some(CliCommand::Key(key)) => return key::run(key),
+        Some(CliCommand::Console(arguments)) => return console::run(arguments),
         Some(CliCommand::Client(_) | CliCommand::Status(_) | CliCommand::Completions { .. }) => Ok(Config::default()),
     };
     let config = match config {
@@ -126,9 +131,13 @@ pub fn main() -> ExitCode {
                 ExitCode::SUCCESS
             }
             // Handled above: these need neither logging nor a runtime.
-            Some(CliCommand::Check(_) | CliCommand::Init(_) | CliCommand::Schema | CliCommand::Key(_)) => {
-                ExitCode::SUCCESS
-            }
+            Some(
+                CliCommand::Check(_)
+                | CliCommand::Init(_)
+                | CliCommand::Schema
+                | CliCommand::Key(_)
+                | CliCommand::Console(_),
+            ) => ExitCode::SUCCESS,
         }
     });
     // A blocking read of stdin cannot be cancelled; do not wait for it.

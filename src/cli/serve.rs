@@ -1,13 +1,15 @@
 //! `rialto serve` and `rialto stdio`.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::console::{self, ConsoleFile};
 use super::setting_flags::ServeFlags;
-use crate::app::{App, AppSettings, Reloader};
+use crate::app::{App, AppSettings, BoundApp, Reloader};
 use crate::config::{self, Config, GivenFlag, LoadedConfig};
 
 /// Flags of `rialto serve`. A flag overrides the file, which overrides the default.
@@ -16,6 +18,9 @@ pub(super) struct ServeArgs {
     /// Configuration file: rialto.toml, or the mcp.json of another client. [default: ./rialto.toml if it exists]
     #[arg(long, env = "RIALTO_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Serve the files of the console from this directory instead of those in the binary, for work on the page.
+    #[arg(long, value_name = "DIR")]
+    console_dir: Option<PathBuf>,
     #[command(flatten)]
     flags: ServeFlags,
 }
@@ -28,6 +33,9 @@ pub(super) struct StdioArgs {
     /// The group to serve. [default: default]
     #[arg(long, env = "RIALTO_GROUP", value_name = "GROUP")]
     group: Option<String>,
+    /// Serve the console on a free port of this machine; `rialto console` prints its link.
+    #[arg(long)]
+    console: bool,
 }
 
 impl StdioArgs {
@@ -62,7 +70,8 @@ impl ServeArgs {
 
     /// Merges flags, file and defaults, in this order of precedence.
     pub(super) fn settings(&self, config: &Config) -> Result<AppSettings, Vec<String>> {
-        Ok(self.effective(config)?.app_settings())
+        let settings = self.effective(config)?.app_settings();
+        Ok(AppSettings { console_folder: self.console_dir.clone(), ..settings })
     }
 
     /// The configuration with the flags, whose secrets are masked from now on.
@@ -87,7 +96,7 @@ pub(super) async fn http(arguments: ServeArgs, global: &[GivenFlag], config: &Co
     effective.exposure_warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
     let flags = [&arguments.flags.0, global].concat();
     let reloader = arguments.file().map(|file| Reloader::new(file, config.clone()).with_flags(&flags));
-    let settings = effective.app_settings();
+    let settings = AppSettings { console_folder: arguments.console_dir.clone(), ..effective.app_settings() };
     let listen = settings.listen;
     let admin = settings.admin_listen.map(|admin| format!(" and {admin}")).unwrap_or_default();
     let bound = match App::bind(settings).await {
@@ -113,11 +122,34 @@ pub(super) async fn http(arguments: ServeArgs, global: &[GivenFlag], config: &Co
     if let Some(admin) = bound.admin_address() {
         println!("Health, metrics and status are at http://{admin}");
     }
+    let _link = announce_console(&bound);
     let clean = bound.run(stop).await;
     if !clean {
         tracing::warn!("shutdown timeout reached; remaining calls were cancelled");
     }
     ExitCode::SUCCESS
+}
+
+/// Leaves the link to the console for `rialto console`; prints it on a terminal.
+fn announce_console(bound: &BoundApp) -> Option<ConsoleFile> {
+    let (app, admin) = (bound.app(), bound.admin_address());
+    let access = app.inbound().policy().console.clone();
+    if !access.enabled {
+        return None;
+    }
+    if let Some(admin) = admin.filter(|admin| !admin.ip().is_loopback() && !access.has_operators()) {
+        println!("There is no console: {admin} can be reached from other machines, and [admin.tokens] names nobody");
+        return None;
+    }
+    let console = app.console()?;
+    let (scheme, address) = match admin {
+        Some(admin) => ("http", admin),
+        None => (bound.scheme(), bound.address()),
+    };
+    if std::io::stdout().is_terminal() {
+        println!("The console is at {}", console::link(scheme, address, console));
+    }
+    console::announce(scheme, address, console)
 }
 
 /// Serves one client on standard input and output.
@@ -132,7 +164,15 @@ pub(super) async fn stdio(arguments: StdioArgs, config: &Config) -> ExitCode {
         Ok(settings) => settings,
         Err(mistakes) => return usage_error(&mistakes),
     };
-    match App::new(settings).serve_stdio(group.as_deref(), stop_signal()).await {
+    let mut app = App::new(settings);
+    let _link = match arguments.console {
+        false => None,
+        true => match app.serve_console().await {
+            Ok((console, address)) => console::announce("http", address, &console),
+            Err(error) => return usage_error(&[format!("the console cannot be served: {error}")]),
+        },
+    };
+    match app.serve_stdio(group.as_deref(), stop_signal()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rialto: {error}");

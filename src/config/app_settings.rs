@@ -1,6 +1,7 @@
 //! The settings of a whole gateway process, as the configuration fills them.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::model::Config;
@@ -27,6 +28,8 @@ pub struct AppSettings {
     pub workers: usize,
     /// Operators' listener address. Without one, operators use the client listener.
     pub admin_listen: Option<SocketAddr>,
+    /// Directory with the files of the console, in place of those in the binary.
+    pub console_folder: Option<PathBuf>,
     /// Transport settings.
     pub inbound: InboundSettings,
     /// Session limits and retention.
@@ -94,6 +97,7 @@ impl Default for AppSettings {
             listen: config.settings.listen,
             workers: 0,
             admin_listen: None,
+            console_folder: None,
             inbound: InboundSettings::default(),
             sessions: SessionSettings::default(),
             policy: Policy::default(),

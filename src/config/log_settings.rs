@@ -16,7 +16,7 @@ pub struct TargetLevels(Vec<(String, LogLevel)>);
 /// The target of the access log.
 const ACCESS_TARGET: &str = "access";
 /// Modules whose lines have the target `rialto::{module}`.
-const MODULES: [&str; 21] = [
+const MODULES: [&str; 22] = [
     "admin",
     "app",
     "audit",
@@ -25,6 +25,7 @@ const MODULES: [&str; 21] = [
     "client",
     "cluster",
     "config",
+    "console",
     "dialect",
     "gateway",
     "http",

@@ -7,6 +7,7 @@
 mod app_settings;
 mod build;
 mod checks;
+mod console;
 mod diagnostic;
 mod flags;
 mod import;
@@ -39,6 +40,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 pub use app_settings::AppSettings;
+pub use console::OperatorSection;
 pub use diagnostic::{Diagnostic, Severity};
 pub(crate) use flags::{FlaggedKey, GivenFlag, flagged_keys};
 pub(crate) use keys::{FlagScope, ValueType};
@@ -50,7 +52,7 @@ pub use schema::schema;
 pub(crate) use servers::is_valid_name;
 pub use settings::{
     AccessSection, AdminSection, ApiKeySettings, AuditSection, ClusterSection, FilterSection, GroupSettings,
-    LimitsSection, LogSection, PolicySection, TlsSection, TopLevelSection, UpstreamSettings,
+    LimitsSection, LogSection, OperatorTokenSettings, PolicySection, TlsSection, TopLevelSection, UpstreamSettings,
 };
 pub use suggest::nearest;
 pub use template::starter_config;

@@ -8,6 +8,7 @@ use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 use serde_json::Value;
 
+use super::console::{OperatorSection, read_operator_principals, read_operators};
 use super::issuers::read_issuers;
 use super::keys::ValueType;
 use super::log_settings::{TargetLevels, read_fraction};
@@ -24,9 +25,10 @@ use crate::dialect::{LegRule, Revision};
 use crate::gateway::{NameFilter, Naming};
 use crate::http::server::{ClientCertificates, Http1Implementation, TlsVersion};
 use crate::issuers::IssuerSettings;
-use crate::policy::rules::{AccessRule, DefaultAccess};
+use crate::policy::rules::{AccessRule, DefaultAccess, PrincipalPattern};
 use crate::policy::{
-    AdminToken, ApiKeySpec, ApiKeys, KEY_PREFIX, PublicUrl, SecretDigest, Tokens, TrustedProxies, is_token68,
+    AdminToken, ApiKeySpec, ApiKeys, KEY_PREFIX, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, Tokens,
+    TrustedProxies, is_token68,
 };
 use crate::telemetry::{LogFormat, LogLevel};
 use crate::upstream::ConnectionMode;
@@ -131,6 +133,13 @@ values! {
     Option<ExpiryDate>: read_expiry, |expiry, _| expiry.as_ref().map(ToString::to_string).into();
     Vec<ApiKeySection>: read_api_keys,
         |keys, _| keys.iter().map(|key| (key.name.to_string(), Value::from(key.settings.to_object()))).collect();
+    Vec<OperatorSection>: read_operators, |operators, _| {
+        operators.iter().map(|one| (one.name.to_string(), Value::from(one.settings.to_object()))).collect()
+    };
+    OperatorPrincipals: read_operator_principals, |principals, _| {
+        let texts = |patterns: &[PrincipalPattern]| patterns.iter().map(PrincipalPattern::as_str).collect::<Value>();
+        principals.0.iter().map(|(right, patterns)| (right.as_str().to_owned(), texts(patterns))).collect()
+    };
     Vec<CallerToken>: read_tokens, |tokens, _| tokens.iter().map(|token| token.name.as_str()).collect();
     Vec<IssuerSettings>: read_issuers, |issuers, _| issuers.iter().map(|issuer| &*issuer.name).collect();
 }
@@ -162,6 +171,7 @@ choices! {
     LegRule { "client" => Client, "handshake" => Handshake, "per-request" => PerRequest }
     Naming { "prefix" => Prefix, "plain" => Plain }
     DefaultAccess { "allow" => Allow, "deny" => Deny }
+    OperatorRight { "look" => Look, "bodies" => Bodies, "act" => Act, "edit" => Edit }
 }
 
 fn read_choice<T: Choice + Copy>(table: &TableReader<'_>, key: &str) -> Option<T> {

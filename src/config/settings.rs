@@ -8,6 +8,7 @@ use http::HeaderName;
 
 use super::app_settings::AppSettings;
 use super::checks::{check_access, check_api_key, check_audit, check_cluster, check_filter, check_log, check_timeouts};
+use super::console::{OperatorSection, check_operator};
 use super::keys::{ConfigKey, MAX_COUNT, Section, ValueType, setting};
 use super::log_settings::TargetLevels;
 use super::model::{ApiKeySection, CallerToken, ContainedScopes, Secret, StoreLocation};
@@ -23,7 +24,7 @@ use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
 use crate::http::server::{ClientCertificates, Http1Implementation, TlsVersion};
 use crate::issuers::IssuerSettings;
 use crate::policy::rules::{AccessRule, DefaultAccess};
-use crate::policy::{LimitRule, PublicUrl, SecretDigest, TrustedProxies};
+use crate::policy::{LimitRule, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, TrustedProxies};
 use crate::telemetry::{LogFormat, LogLevel};
 use crate::upstream::{ConnectionMode, UpstreamSpec};
 
@@ -94,7 +95,7 @@ settings! {
         cluster: ClusterSection = ClusterSection::default(), table(&CLUSTER);
         /// Logging, to standard error.
         log: LogSection = LogSection::default(), table(&LOG);
-        /// Separate listener for health, metrics and status.
+        /// Health, metrics, status and the console, for operators.
         admin: AdminSection = AdminSection::default(), table(&ADMIN);
         /// TLS for clients.
         tls: TlsSection = TlsSection::default(), table(&TLS);
@@ -161,7 +162,7 @@ settings! {
 
 settings! {
     /// `[admin]`: the operators' listener.
-    pub struct AdminSection as ADMIN: "Separate listener for health, metrics and status." => AppSettings {
+    pub struct AdminSection as ADMIN: "Health, metrics, status and the console, for operators." => AppSettings {
         /// Listen address of the admin endpoints.
         listen: Option<SocketAddr> = None,
             ADDRESS.default("the client listener").example("\"127.0.0.1:3002\"") => admin_listen;
@@ -169,6 +170,31 @@ settings! {
         /// listener of their own. If set, that listener needs it too.
         token: Option<Secret> = None,
             STRING.default("none").example("\"an operator s3cret\"") => policy.admin_token;
+        /// Whether there is a console, at `/console`, with its API at `/admin/v1`. Without `tokens` and `principals` it is
+        /// served to this machine only.
+        console: bool = true, BOOLEAN.example("false") => policy.console.enabled;
+        /// Whether operators who may `edit` can write this file and run programs from the console.
+        edit: bool = false, BOOLEAN.example("true") => policy.console.edit;
+        /// Operators of the console, by name. With any, and if `Host` is allowed, the console can be used from other
+        /// machines.
+        tokens: Vec<OperatorSection> = Vec::new(),
+            named_tables(&OPERATOR_TOKEN).default("none").example("{ ann = { token = \"an-operator-s3cret\", may = \"act\" } }")
+            => policy.console.tokens;
+        /// Callers who may use the console with their own credentials, by what they may do there: `look`, `bodies`, `act`
+        /// or `edit`, each including those before it.
+        principals: OperatorPrincipals = OperatorPrincipals::default(),
+            setting(ValueType::StringLists).default("none").example("{ act = [\"role:operators\"] }")
+            => policy.console.principals;
+    }
+}
+
+settings! {
+    /// `[admin.tokens.NAME]`: one operator of the console.
+    pub struct OperatorTokenSettings as OPERATOR_TOKEN: "Operators of the console, by name.", check check_operator {
+        /// Bearer token of the operator.
+        token: Option<Secret> = None, STRING.default("required").example("\"an-operator-s3cret\"");
+        /// What the operator may do: `look`; `bodies`, which is to see the content of messages, too; `act`; or `edit`.
+        may: OperatorRight = OperatorRight::Look, choice::<OperatorRight>().example("\"act\"");
     }
 }
 

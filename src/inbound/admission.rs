@@ -10,6 +10,7 @@ use ::http::{HeaderValue, Method as Verb, Response, StatusCode};
 use super::body::ResponseContent;
 use super::challenge::{Challenge, add_metadata};
 use super::connection::ClientConnection;
+use super::console::ConsoleCaller;
 use super::respond::{self, Rejection};
 use super::route::{RESOURCE_METADATA, Route};
 use super::{Inbound, ListenerRole, cors, headers};
@@ -29,6 +30,8 @@ pub(super) enum Admission<'r> {
     Call(Route<'r>, Arc<Caller>),
     /// A request to an MCP route whose token has yet to be validated.
     Undecided(Route<'r>, &'r str),
+    /// An admitted request for the console.
+    Console(Route<'r>, Box<ConsoleCaller>),
     /// The response is complete without a body: probes and CORS preflight.
     Answered(Response<ResponseContent>),
     /// The response is complete, and nothing is added for pages: metrics and status, which none may read, and documents
@@ -68,6 +71,9 @@ impl Inbound {
             }
             // For this caller it is a path like any other that nothing is served at.
             route = None;
+        }
+        if let Some(console @ Route::Console { .. }) = &route {
+            return self.admit_console(&policy, console, request);
         }
         if request.connection.role == ListenerRole::Operators {
             return Err(Rejection::NotFound);
@@ -204,7 +210,7 @@ impl Inbound {
 
 impl ArrivedRequest<'_> {
     /// Who is at the other end of the connection.
-    fn source(&self, policy: &Policy) -> RequestSource {
+    pub(super) fn source(&self, policy: &Policy) -> RequestSource {
         match policy.trusted_proxies.source(self.connection.peer) {
             RequestSource::Stranger if self.connection.tls.is_some() => RequestSource::TlsClient,
             source => source,
@@ -219,7 +225,7 @@ fn address<'r>(policy: &'r Policy, request: &ArrivedRequest<'r>, route: &Route<'
     (base, route.resource_path(head.uri.path(), policy.public_path()))
 }
 
-fn credential_request<'r>(
+pub(super) fn credential_request<'r>(
     request: &ArrivedRequest<'r>,
     route: &Route<'r>,
     source: RequestSource,

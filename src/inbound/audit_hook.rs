@@ -31,7 +31,8 @@ impl Inbound {
                     *admission = Err(Rejection::AuditUnavailable);
                 }
             }
-            Ok(Admission::Answered(_) | Admission::Undecided(..)) => {}
+            // The console records what operators do itself.
+            Ok(Admission::Answered(_) | Admission::Undecided(..) | Admission::Console(..)) => {}
             Ok(Admission::Complete(response)) => {
                 let status = response.status().as_u16();
                 if self.asks_operations(request) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -36,6 +37,8 @@ pub enum ResponseContent {
     Relayed(Box<RelayedBody>),
     /// A JSON response whose result is passed on as it arrives.
     Pieces(Box<PiecesBody>),
+    /// Parts that another task sends, as many as the reader takes.
+    Parts(mpsc::Receiver<Bytes>),
     /// A body whose end is logged.
     Logged(Box<(Self, AccessGuard)>),
 }
@@ -233,6 +236,7 @@ impl http_body::Body for ResponseContent {
             Self::Events(events) => events.poll(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
             Self::Relayed(body) => body.poll_next(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
             Self::Pieces(pieces) => pieces.poll(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+            Self::Parts(parts) => parts.poll_recv(context).map(|part| part.map(|bytes| Ok(Frame::data(bytes)))),
             Self::Logged(logged) => {
                 let (content, access) = &mut **logged;
                 let polled = Pin::new(content).poll_frame(context);
@@ -259,7 +263,9 @@ impl http_body::Body for ResponseContent {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Events(_) | Self::Relayed(_) | Self::Pieces(_) | Self::Logged(_) => SizeHint::default(),
+            Self::Events(_) | Self::Relayed(_) | Self::Pieces(_) | Self::Parts(_) | Self::Logged(_) => {
+                SizeHint::default()
+            }
         }
     }
 }

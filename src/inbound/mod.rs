@@ -6,6 +6,7 @@ mod audit_hook;
 mod body;
 mod challenge;
 mod connection;
+mod console;
 mod cors;
 mod headers;
 mod http;
@@ -25,7 +26,7 @@ mod stdio;
 mod takeover;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use ::http::Response;
@@ -38,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use body::ResponseContent;
 pub use connection::TlsSlot;
+pub use console::{ConsoleAdmission, ConsoleCaller, ConsoleFuture, ConsoleHead, ConsoleRequest, ConsoleService};
 
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
@@ -130,6 +132,8 @@ pub struct Inbound {
     pub(crate) client_ca_revoked: ArcSwap<CancellationToken>,
     /// The access log.
     pub access_log: AccessLog,
+    /// What serves the console, once it is installed.
+    pub(crate) console: OnceLock<Arc<dyn ConsoleService>>,
     /// Bounds the connections over the quota that still read their refusal.
     pub(crate) refusing: Arc<Semaphore>,
 }
@@ -290,6 +294,12 @@ impl Inbound {
         let result = match admission {
             Ok(Admission::Call(route, caller)) => self.dispatch(head, &route, caller, body, false).await,
             Ok(Admission::Answered(response)) => Ok(response),
+            Ok(Admission::Console(route, caller)) => {
+                // Rare and large: boxed to keep the future of every other request small.
+                let mut response = Box::pin(self.serve_console(&request, &route, *caller, body)).await;
+                response.headers_mut().insert(REQUEST_ID, request.request_id);
+                return response;
+            }
             // The server completes an admission before it asks for the response.
             Ok(Admission::Undecided(..)) => Err(Rejection::ShuttingDown),
             Ok(Admission::Complete(mut response)) => {

@@ -23,6 +23,8 @@ pub(super) enum Route<'a> {
     Metrics,
     /// Status report as JSON.
     Status,
+    /// The console or its API, at this path.
+    Console { path: &'a str },
     /// Protected resource metadata of an address of a group; of the gateway as a whole without one.
     ResourceMetadata { address: Option<(&'a str, Option<&'a str>)> },
     /// Where clients of 2025-03-26 look for the authorization server.
@@ -45,6 +47,8 @@ impl<'a> Route<'a> {
             Self::Ready => "/readyz",
             Self::Metrics => "/metrics",
             Self::Status => "/admin/status",
+            Self::Console { path } if path.starts_with("/admin") => "/admin/v1",
+            Self::Console { .. } => "/console",
             Self::ResourceMetadata { .. } => RESOURCE_METADATA,
             Self::AuthorizationServerMetadata => AUTHORIZATION_SERVER_METADATA,
         }
@@ -78,12 +82,13 @@ impl<'a> Route<'a> {
     }
 
     fn parse_own(path: &'a str) -> Option<Self> {
+        let whole = path;
         let path = path.strip_prefix('/')?;
         let path = path.strip_suffix('/').unwrap_or(path);
         let mut parts = path.split('/');
         let (first, second, third) = (parts.next()?, parts.next(), parts.next());
         if parts.next().is_some() || second == Some("") || third == Some("") {
-            return None;
+            return is_console(first, second).then_some(Self::Console { path: whole });
         }
         Some(match (first, second, third) {
             ("mcp", None | Some("streamable"), None) => Self::Streamable { group: None, session: None },
@@ -97,8 +102,17 @@ impl<'a> Route<'a> {
             ("readyz", None, None) => Self::Ready,
             ("metrics", None, None) => Self::Metrics,
             ("admin", None | Some("status"), None) => Self::Status,
+            _ if is_console(first, second) => Self::Console { path: whole },
             _ => return None,
         })
+    }
+
+    /// The path of the console or its API.
+    pub(super) fn console_path(&self) -> &'a str {
+        match self {
+            Self::Console { path } => path,
+            _ => "",
+        }
     }
 
     /// Value of the `Allow` header for this route.
@@ -109,6 +123,7 @@ impl<'a> Route<'a> {
             Self::SseMessages { .. } => "POST, OPTIONS",
             Self::SseCombined { .. } => "GET, POST, OPTIONS",
             Self::Health | Self::Ready | Self::Metrics | Self::Status => "GET",
+            Self::Console { .. } => "GET, POST, PUT, DELETE",
             Self::ResourceMetadata { .. } | Self::AuthorizationServerMetadata => "GET, HEAD, OPTIONS",
         }
     }
@@ -119,7 +134,8 @@ impl<'a> Route<'a> {
             Self::Streamable { group, .. } | Self::SseStream { group } | Self::SseMessages { group } => group,
             Self::SseCombined { group } => Some(group),
             Self::ResourceMetadata { address } => address.and_then(|(_, group)| group),
-            Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::AuthorizationServerMetadata => None,
+            Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::Console { .. } => None,
+            Self::AuthorizationServerMetadata => None,
         }
     }
 
@@ -133,6 +149,11 @@ impl<'a> Route<'a> {
             _ => own_path(path, public_path).into(),
         }
     }
+}
+
+/// Whether a path with these first parts is the console's or its API's.
+fn is_console(first: &str, second: Option<&str>) -> bool {
+    first == "console" || first == "admin" && second == Some("v1")
 }
 
 /// A path without that of the public URL, if it is there and something that is served follows it.
@@ -181,6 +202,14 @@ mod tests {
             ("/healthz", Some(Route::Health)),
             ("/metrics", Some(Route::Metrics)),
             ("/admin/status", Some(Route::Status)),
+            ("/admin/v1", Some(Route::Console { path: "/admin/v1" })),
+            ("/admin/v1/calls/a/kept", Some(Route::Console { path: "/admin/v1/calls/a/kept" })),
+            ("/admin/v2/calls/a/kept", None),
+            ("/console", Some(Route::Console { path: "/console" })),
+            ("/console/", Some(Route::Console { path: "/console/" })),
+            ("/console/0/style/a.css", Some(Route::Console { path: "/console/0/style/a.css" })),
+            ("/console/mcp/sse", Some(Route::SseCombined { group: "console" })),
+            ("/consoles", None),
             ("/", None),
             ("", None),
             ("/other", None),

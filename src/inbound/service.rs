@@ -82,7 +82,12 @@ impl ClientService {
     ) -> AdmittedRequest<'r> {
         let mut body_permit = None;
         self.inbound.record_admission(&request, &mut admission);
-        if matches!(admission, Ok(Admission::Call(..))) && request.head.verb == Verb::POST {
+        let wants_body = match &admission {
+            Ok(Admission::Call(..)) => request.head.verb == Verb::POST,
+            Ok(Admission::Console(..)) => !matches!(request.head.verb, Verb::GET | Verb::HEAD),
+            _ => false,
+        };
+        if wants_body {
             match self.inbound.sessions.quotas().body_bytes.acquire_scoped(self.announced_body(request.head)) {
                 Ok(permit) => body_permit = Some(permit),
                 Err(reached) => admission = Err(Rejection::QuotaReached(reached)),

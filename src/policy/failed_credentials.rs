@@ -10,9 +10,10 @@ use tokio::time::Instant;
 use super::caller_quota::QuotaKey;
 
 /// Invalid credentials of the last minute, by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FailedCredentials {
     windows: Mutex<HashMap<QuotaKey, FailureWindow>>,
+    max_failures: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +28,18 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses that are remembered. Past it the oldest windows are forgotten.
 const MAX_ADDRESSES: usize = 10_000;
 
+impl Default for FailedCredentials {
+    fn default() -> Self {
+        Self::allowing(MAX_FAILURES)
+    }
+}
+
 impl FailedCredentials {
+    /// Tells an address this many times in a minute that its credential is invalid.
+    pub fn allowing(max_failures: u32) -> Self {
+        Self { windows: Mutex::default(), max_failures }
+    }
+
     /// Counts an invalid credential; returns how long the address has to wait if it has shown too many.
     pub fn record(&self, peer: SocketAddr) -> Option<Duration> {
         let (now, key) = (Instant::now(), QuotaKey::address(peer));
@@ -45,7 +57,7 @@ impl FailedCredentials {
             *window = FailureWindow { began: now, failures: 0 };
         }
         window.failures = window.failures.saturating_add(1);
-        (window.failures > MAX_FAILURES).then(|| WINDOW - now.duration_since(window.began))
+        (window.failures > self.max_failures).then(|| WINDOW - now.duration_since(window.began))
     }
 }
 

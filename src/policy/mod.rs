@@ -3,6 +3,7 @@
 mod api_keys;
 mod audience;
 mod caller_quota;
+mod console_access;
 mod credentials;
 mod failed_credentials;
 mod host_origin;
@@ -32,6 +33,10 @@ use crate::identity::Identity;
 pub use api_keys::{ApiKeySpec, ApiKeys, GeneratedKey, KEY_PREFIX};
 pub use audience::{Audience, BaseAudience};
 pub use caller_quota::{CallerPermit, CallerQuota, QuotaKey};
+pub use console_access::{
+    ConsoleAccess, ConsoleKey, ConsolePlace, Operator, OperatorPrincipals, OperatorRight, OperatorTokens,
+    presented_token,
+};
 pub use credentials::{CarriedState, CredentialError, CredentialRequest, Identified, MalformedCredential, is_token68};
 pub use failed_credentials::FailedCredentials;
 pub use host_origin::HostOriginRules;
@@ -80,6 +85,8 @@ pub struct Policy {
     pub carried: CarriedState,
     /// Token of operators.
     pub admin_token: AdminToken,
+    /// Who may use the console.
+    pub console: ConsoleAccess,
     /// Request headers that are forwarded to upstreams along with the caller.
     pub forward_headers: Vec<HeaderName>,
 }
@@ -140,6 +147,7 @@ impl Default for Policy {
             scopes: Vec::new(),
             carried: CarriedState::default(),
             admin_token: AdminToken::default(),
+            console: ConsoleAccess::default(),
             forward_headers: Vec::new(),
         }
     }

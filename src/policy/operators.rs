@@ -78,7 +78,7 @@ impl Policy {
 }
 
 /// Whether a request was made on this machine, and not passed on by a proxy on it: a proxy makes every peer loopback.
-fn is_local(uri: &Uri, headers: &HeaderFields, peer: SocketAddr) -> bool {
+pub(super) fn is_local(uri: &Uri, headers: &HeaderFields, peer: SocketAddr) -> bool {
     peer.ip().to_canonical().is_loopback()
         && is_loopback_host(uri, headers)
         && !headers.iter().any(|(name, _)| is_forwarding_header(name))
