@@ -52,6 +52,15 @@ export async function findKey() {
     if (!key && channel) await handover(channel);
 }
 
+/** Takes up a link with a key that is opened in this tab. @param {() => void} found */
+export function watchForKeys(found) {
+    addEventListener('hashchange', async () => {
+        if (!location.hash.startsWith('#key=')) return;
+        await findKey();
+        found();
+    });
+}
+
 /** @param {BroadcastChannel} from */
 function handover(from) {
     return new Promise(resolve => {

@@ -1,6 +1,6 @@
 // The frame: navigation, the bar on top, strips, dialogs, and the page that the address names.
 
-import { findKey, get } from './api.js';
+import { findKey, get, watchForKeys } from './api.js';
 import { startKeys } from './keys.js';
 import { startLive, stream, tryAgain, useLive } from './live.js';
 import { Bridge } from './pages/bridge.js';
@@ -68,10 +68,13 @@ function Side({ place }) {
     const who = me.value;
     return html`<nav class="side" aria-label="Console"><a class="brand" href="#/" aria-label="Rialto"><${Brand} />Rialto</a>
         ${PLACES.map(item => (typeof item === 'string' ? html`<h2 key=${item}>${item}</h2>`
-            : html`<a class="item" key=${item.id} href=${`#/${item.id}`} title=${item.label} aria-current=${item.id === place ? 'page' : undefined}><${Icon} name=${item.icon} />${item.label}
+            : html`<a class="item" key=${item.id} href=${`#/${item.id}`} title=${item.label} aria-current=${item.id === place ? 'page' : undefined}>
+                <${Icon} name=${item.icon} />${item.label}
                 ${counts.value[item.id] ? html`<span class=${`count ${item.alert ? 'alert' : ''}`}>${counts.value[item.id]}</span>` : ''}</a>`))}
-        <div class="foot"><div><b>${who?.node}</b>${counts.value.cluster ? ` of ${counts.value.cluster} nodes` : ''}</div><div>${who?.version}, up for ${since(who?.started)}</div><div>Signed in as ${who?.operator}</div>
-        <div class="row"><button type="button" class="link" onClick=${nextTheme}>Colours</button><button type="button" class="link" onClick=${() => { overlay.value = 'keys'; }}>Keys</button></div></div></nav>`;
+        <div class="foot"><div><b>${who?.node}</b>${counts.value.cluster ? ` of ${counts.value.cluster} nodes` : ''}</div>
+        <div>${who?.version}, up for ${since(who?.started)}</div><div>Signed in as ${who?.operator}</div>
+        <div class="row"><button type="button" class="link" onClick=${nextTheme}>Colours</button>
+        <button type="button" class="link" onClick=${() => { overlay.value = 'keys'; }}>Keys</button></div></div></nav>`;
 }
 
 const STATES = { off: ['wait', 'Not live'], opening: ['wait', 'Connecting'], live: ['ok', 'Live'], lost: ['bad', 'Not live'], asleep: ['wait', 'Asleep'] };
@@ -92,7 +95,8 @@ function LostStrip() {
     }, [state]);
     if (state !== 'lost') return null;
     const left = Math.max(0, Math.ceil((retry - Date.now()) / 1000));
-    return html`<div class="strip-note" role="status"><${Dot} state="warn" /><span><b>Not live since ${clock(from)}</b>, ${left > 0 ? `trying again in ${left} s` : 'trying again'}. <span class="muted">${error}</span></span>
+    return html`<div class="strip-note" role="status"><${Dot} state="warn" /><span>
+        <b>Not live since ${clock(from)}</b>, ${left > 0 ? `trying again in ${left} s` : 'trying again'}. <span class="muted">${error}</span></span>
         <button type="button" class="btn" onClick=${tryAgain}>Try now</button></div>`;
 }
 
@@ -104,8 +108,10 @@ export function Page({ title, sub, tools, children, class: name = '' }) {
         // A page that was gone to is told to screen readers; the first one is read anyway.
         if (document.activeElement === document.body && sessionStorage.length) head.current?.focus({ preventScroll: true });
     }, [title]);
-    return html`<main class=${`main ${name}`} id="main"><div class="top"><h1 tabindex="-1" ref=${head}>${title}</h1>${sub && html`<span class="sub">${sub}</span>`}<span class="gap"></span>
-        <button type="button" class="find" aria-label="Find or go to" aria-keyshortcuts="/" onClick=${() => { overlay.value = 'palette'; }}><${Icon} name="find" />Find or go to<kbd>/</kbd></button>${tools}<${LiveState} /></div>
+    return html`<main class=${`main ${name}`} id="main"><div class="top"><h1 tabindex="-1" ref=${head}>${title}</h1>${sub && html`<span class="sub">${sub}</span>`}
+        <span class="gap"></span>
+        <button type="button" class="find" aria-label="Find or go to" aria-keyshortcuts="/" onClick=${() => { overlay.value = 'palette'; }}>
+        <${Icon} name="find" />Find or go to<kbd>/</kbd></button>${tools}<${LiveState} /></div>
         <${LostStrip} /><${ActError} />${children}</main>`;
 }
 
@@ -128,11 +134,13 @@ function App() {
     const place = id === CALL.id ? CALL : PLACES.find(item => typeof item !== 'string' && item.id === id);
     return html`<a class="skip" href="#main" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); document.querySelector('h1')?.focus(); }}>To the page</a>
         <div class="app"><${Side} place=${id === 'calls' ? 'traffic' : id} />
-        ${place ? html`<${Guarded} key=${id} place=${place} />` : html`<${Page} title="Not found"><${Empty} title="There is no such page"><a class="link" href="#/">To the overview</a><//><//>`}</div>
+        ${place ? html`<${Guarded} key=${id} place=${place} />` : html`<${Page} title="Not found"><${Empty} title="There is no such page">
+        <a class="link" href="#/">To the overview</a><//><//>`}</div>
         <${Palette} /><${KeysDialog} /><${Confirm} /><div class="toast" role="status">${toast.value}</div><div class="hidden" aria-live="polite">${spoken.value}</div>`;
 }
 
 await findKey();
+watchForKeys(loadMe);
 startKeys();
 startLive();
 render(html`<${App} />`, /** @type {Element} */ (document.getElementById('console')));

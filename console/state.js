@@ -37,7 +37,8 @@ export const overlay = signal(/** @type {'palette' | 'keys' | null} */ (null));
 /** Hash of the address, without `#`. */
 const hash = signal(location.hash.slice(1));
 addEventListener('hashchange', () => {
-    hash.value = location.hash.slice(1);
+    // A link with a key is taken apart in api.js first.
+    if (!location.hash.startsWith('#key=')) hash.value = location.hash.slice(1);
 });
 
 /** Parts and query of the address: `#/servers/a%2Fb?tab=log` → `['servers', 'a/b']`, `tab`. */

@@ -45,7 +45,8 @@ function Gone({ error, reload, close }) {
     const isGone = error.status === 404 || error.status === 410;
     return html`<section class="call" aria-label="Call"><${Empty} title=${isGone ? 'This call is no longer kept' : error.message}>
         <p>${isGone ? html`<${Text} text=${error.message} /> Keep a call before you share it.` : ''} <${Text} text=${error.hint} /></p>
-        <div class="row"><button type="button" class="btn" onClick=${reload}>Try again</button><button type="button" class="btn" onClick=${close}>Close</button></div><//></section>`;
+        <div class="row"><button type="button" class="btn" onClick=${reload}>Try again</button><button type="button" class="btn" onClick=${close}>Close</button></div><//>
+        </section>`;
 }
 
 /** @param {string} id @param {Call | null} call */
@@ -63,11 +64,14 @@ function Head({ call, close, whole, reload }) {
     const asked = call.messages.filter(message => message.wire === 'server' && message.way === 'out' && message.kind === 'request').length;
     return html`<header><h2><${Text} text=${call.name ?? call.method ?? 'request'} most=${200} /></h2><${Outcome} outcome=${call.outcome} done=${call.done} />
         <span class="muted">${call.rounds > 1 ? `${call.rounds} rounds${asked === 1 ? ', one call to the server' : ''}` : call.method}</span><span class="gap"></span>
-        ${may('act') && call.server && html`<button type="button" class="btn" id="replay" onClick=${() => setReplaying(true)}><${Icon} name="replay" />Replay<kbd>R</kbd></button>`}
+        ${may('act') && call.server && html`<button type="button" class="btn" id="replay" onClick=${() => setReplaying(true)}><${Icon} name="replay" />Replay<kbd>R</kbd>
+        </button>`}
         <button type="button" class="btn" onClick=${() => copy(linkTo(call.id, call), 'Link')}><${Icon} name="link" />Copy link<kbd>L</kbd></button>
-        ${may('bodies') && html`<button type="button" class="btn" aria-pressed=${call.kept ? 'true' : 'false'} onClick=${keep}><${Icon} name="pin" />${call.kept ? 'Kept' : 'Keep'}</button>
+        ${may('bodies') && html`<button type="button" class="btn" aria-pressed=${call.kept ? 'true' : 'false'} onClick=${keep}>
+        <${Icon} name="pin" />${call.kept ? 'Kept' : 'Keep'}</button>
         <button type="button" class="btn" id="export" onClick=${() => setExporting(true)}><${Icon} name="export" />Export</button>`}
-        ${!whole && html`<a class="btn quiet" href=${address(['calls', call.id])} aria-label="The call as the whole page" title="The whole page (f)"><${Icon} name="whole" /></a>`}
+        ${!whole && html`<a class="btn quiet" href=${address(['calls', call.id])} aria-label="The call as the whole page" title="The whole page (f)">
+        <${Icon} name="whole" /></a>`}
         <button type="button" class="btn quiet" aria-label="Close" onClick=${close}><${Icon} name="close" /></button></header>
         ${exporting && html`<${ExportDialog} call=${call} close=${() => setExporting(false)} />`}${replaying && html`<${ReplayDialog} call=${call} close=${() => setReplaying(false)} />`}`;
 }
@@ -79,9 +83,12 @@ function ExportDialog({ call, close }) {
         if (response) download(await response.blob(), `${call.id}.${ending}`);
         close();
     };
-    return html`<${Dialog} label="Export" close=${close}><div class="body"><h2>Export this call</h2><p class="soft">Secrets are taken out of it in the same way as on this page.</p>
-        <div class="acts"><button type="button" class="btn" autofocus onClick=${() => save('rialto', 'json')}>Rialto JSON</button><button type="button" class="btn" onClick=${() => save('har', 'har')}>HAR</button>
-        <button type="button" class="btn" onClick=${() => save('curl', 'sh')}>curl</button><button type="button" class="btn quiet" onClick=${close}>Cancel</button></div></div><//>`;
+    return html`<${Dialog} label="Export" close=${close}><div class="body"><h2>Export this call</h2>
+        <p class="soft">Secrets are taken out of it in the same way as on this page.</p>
+        <div class="acts"><button type="button" class="btn" autofocus onClick=${() => save('rialto', 'json')}>Rialto JSON</button>
+        <button type="button" class="btn" onClick=${() => save('har', 'har')}>HAR</button>
+        <button type="button" class="btn" onClick=${() => save('curl', 'sh')}>curl</button><button type="button" class="btn quiet" onClick=${close}>Cancel</button></div>
+        </div><//>`;
 }
 
 /** @param {Blob} blob @param {string} name */
@@ -101,31 +108,41 @@ function ReplayDialog({ call, close }) {
         const made = await attempt(() => send('POST', `calls/${encodeURIComponent(call.id)}/replay`, { side, ...(as && side === 'client' ? { as } : {}) }));
         if (made?.call) go(route.peek().parts[0] === 'traffic' ? address(['traffic'], { ...Object.fromEntries(route.peek().query), open: made.call }) : address(['calls', made.call]));
     };
-    const choice = (/** @type {string} */ value, /** @type {string} */ label) => html`<label><input type="radio" name="side" checked=${side === value} onChange=${() => setSide(value)} />${label}</label>`;
-    return html`<${Dialog} label="Replay" close=${close}><form onSubmit=${run}><h2>Replay this call</h2><p class="soft">It is made again, as the console’s own caller, and appears in Traffic.</p>
+    const choice = (/** @type {string} */ value, /** @type {string} */ label) => html`<label>
+        <input type="radio" name="side" checked=${side === value} onChange=${() => setSide(value)} />${label}</label>`;
+    return html`<${Dialog} label="Replay" close=${close}><form onSubmit=${run}><h2>Replay this call</h2>
+        <p class="soft">It is made again, as the console’s own caller, and appears in Traffic.</p>
         <div class="form">${choice('client', 'As the client said it, through the gateway')}${choice('server', 'As the server heard it')}</div>
-        ${side === 'client' && html`<div class="field"><label for="replay-as">Speak as</label><select id="replay-as" value=${as} onChange=${(/** @type {any} */ event) => setAs(event.target.value)}>
+        ${side === 'client' && html`<div class="field"><label for="replay-as">Speak as</label>
+        <select id="replay-as" value=${as} onChange=${(/** @type {any} */ event) => setAs(event.target.value)}>
             <option value="">the same revision${call.client.revision ? `, ${call.client.revision}` : ''}</option>${REVISIONS.map(revision => html`<option value=${revision}>${revision}</option>`)}</select></div>`}
-        <div class="acts"><button type="button" class="btn" onClick=${close}>Cancel</button><button type="submit" class="btn primary" autofocus>Replay</button></div></form><//>`;
+        <div class="acts"><button type="button" class="btn" onClick=${close}>Cancel</button><button type="submit" class="btn primary" autofocus>Replay</button></div>
+        </form><//>`;
 }
 
 /** @param {{ call: Call }} props Who is at either end, and whose time it was. */
 function Ends({ call }) {
     const { client, server } = call;
     const parts = [transportName(client.transport), call.group && `group ${call.group}`, client.caller && `caller ${client.caller}`, client.session && `session ${client.session}`].filter(Boolean).join(', ');
-    return html`<div class="split"><div class="end"><span class="tag client">client</span><b><${Text} text=${[client.name ?? 'unnamed', client.version].filter(Boolean).join(' ')} most=${60} /></b><span class="mono">${client.revision}</span><p>${parts}</p></div>
+    return html`<div class="split"><div class="end"><span class="tag client">client</span><b>
+        <${Text} text=${[client.name ?? 'unnamed', client.version].filter(Boolean).join(' ')} most=${60} /></b><span class="mono">${client.revision}</span><p>${parts}</p>
+        </div>
         <${TimeParts} time=${call.time} took=${call.took_us} server=${server?.name ?? 'the server'} />
-        <div class="end right">${server ? html`<span class="mono">${server.revision}</span><b>${server.name}</b><span class="tag server">server</span><p>${transportName(server.transport)}${server.leased ? ', leased to this client' : ', shared'}</p>`
+        <div class="end right">${server ? html`<span class="mono">${server.revision}</span><b>${server.name}</b><span class="tag server">server</span>
+        <p>${transportName(server.transport)}${server.leased ? ', leased to this client' : ', shared'}</p>`
             : html`<b>Rialto itself</b><p>nothing was sent to a server</p>`}</div></div>`;
 }
+
+const VIEWS = { translation: Translation, headers: Headers, raw: Raw, about: About };
 
 /** @param {{ call: Call, chosen: string }} props */
 function CallTabs({ call, chosen }) {
     const tabs = [{ id: 'wires', label: 'Both wires' }, { id: 'timeline', label: 'Timeline' }, { id: 'translation', label: 'Translation', count: call.translated.length }, { id: 'headers', label: 'Headers' }, { id: 'raw', label: 'Raw bytes' }, { id: 'about', label: 'About' }];
     return html`<${Tabs} tabs=${tabs} chosen=${chosen} choose=${(/** @type {string} */ id) => setQuery({ tab: id === 'wires' ? null : id })} label="Views of the call" panel="call-panel">
-        <div class="legend"><span><span class="mark ch">~</span>changed</span><span><span class="mark rm">−</span>stays here</span><span><span class="mark ad">+</span>added here</span></div><//>
+        <div class="legend"><span><span class="mark ch">~</span>changed</span><span><span class="mark rm">−</span>stays here</span><span>
+        <span class="mark ad">+</span>added here</span></div><//>
         ${chosen === 'wires' ? html`<${Wires} call=${call} />` : chosen === 'timeline' ? html`<${Timeline} call=${call} />`
-            : html`<${TabPanel} panel="call-panel" chosen=${chosen}>${{ translation: Translation, headers: Headers, raw: Raw }[chosen]?.({ call }) ?? About({ call })}<//>`}`;
+            : html`<${TabPanel} panel="call-panel" chosen=${chosen}><${VIEWS[/** @type {keyof typeof VIEWS} */ (chosen)] ?? About} call=${call} /><//>`}`;
 }
 
 /** @param {{ call: Call }} props */
@@ -133,10 +150,13 @@ function Translation({ call }) {
     const reasons = new Map();
     for (const change of call.changes) reasons.set(change.why, [...(reasons.get(change.why) ?? []), change]);
     if (!call.translated.length && !reasons.size) return html`<p class="muted">Nothing was translated: the messages were passed on as they came.</p>`;
-    return html`${call.translated.length > 0 && html`<ul class="steps">${call.translated.map(word => html`<li><span class="sign ok" aria-hidden="true">✓</span><b>${word}</b></li>`)}</ul>`}
-        ${reasons.size > 0 && html`<div class="scroll"><table><thead><tr><th scope="col">Why</th><th scope="col">What</th><th scope="col">Members</th></tr></thead><tbody>${[...reasons].map(([why, changes]) => html`<tr key=${why}><td class="wrap">${why}</td>
+    return html`${call.translated.length > 0 && html`<ul class="steps">${call.translated.map(word => html`<li><span class="sign ok" aria-hidden="true">✓</span>
+        <b>${word}</b></li>`)}</ul>`}
+        ${reasons.size > 0 && html`<div class="scroll"><table><thead><tr><th scope="col">Why</th><th scope="col">What</th><th scope="col">Members</th></tr></thead>
+        <tbody>${[...reasons].map(([why, changes]) => html`<tr key=${why}><td class="wrap">${why}</td>
             <td>${[...new Set(changes.map((/** @type {any} */ change) => ({ changed: 'changed', stays: 'stays here', added: 'added here' }[/** @type {'changed'} */ (change.kind)])))].join(', ')}</td>
-            <td class="wrap mono">${[...new Set(changes.map((/** @type {any} */ change) => change.path || '(the whole message)'))].slice(0, 20).join('  ')}</td></tr>`)}</tbody></table></div>`}`;
+            <td class="wrap mono">${[...new Set(changes.map((/** @type {any} */ change) => change.path || '(the whole message)'))].slice(0, 20).join('  ')}</td>
+            </tr>`)}</tbody></table></div>`}`;
 }
 
 /** @param {{ call: Call }} props */
@@ -146,7 +166,8 @@ function Headers({ call }) {
     return html`${withHeaders.map(message => {
         const http = /** @type {any} */ (message.http);
         return html`<section key=${message.n}><h3>${message.wire}: ${http.verb ? `${http.verb} ${http.path}` : (http.status ?? titleOf(message))}</h3>
-            <dl class="facts">${http.headers.map((/** @type {[string, string]} */ [name, value]) => html`<dt class="mono">${name}</dt><dd class="mono"><${Text} text=${value} most=${2000} /></dd>`)}</dl></section>`;
+            <dl class="facts">${http.headers.map((/** @type {[string, string]} */ [name, value]) => html`<dt class="mono">${name}</dt><dd class="mono">
+            <${Text} text=${value} most=${2000} /></dd>`)}</dl></section>`;
     })}`;
 }
 
@@ -156,8 +177,10 @@ function Raw({ call }) {
         const response = await attempt(() => request(`calls/${encodeURIComponent(call.id)}/messages/${n}`));
         if (response) download(await response.blob(), `${call.id}-${n}.json`);
     };
-    return html`${call.messages.map(message => html`<section key=${message.n}><div class="row"><h3>${message.wire} ${message.way}: ${titleOf(message)}</h3><span class="muted">${bytes(message.bytes)}</span>
-        ${may('bodies') && message.text !== null && html`<button type="button" class="btn quiet" onClick=${() => save(message.n)}><${Icon} name="export" />Save</button>`}</div>
+    return html`${call.messages.map(message => html`<section key=${message.n}><div class="row"><h3>${message.wire} ${message.way}: ${titleOf(message)}</h3>
+        <span class="muted">${bytes(message.bytes)}</span>
+        ${may('bodies') && message.text !== null && html`<button type="button" class="btn quiet" onClick=${() => save(message.n)}>
+        <${Icon} name="export" />Save</button>`}</div>
         ${message.text === null ? html`<p class="muted">Not kept.</p>` : html`<${TextBlock} text=${message.text} most=${8000} label=${`Message ${message.n}`} />`}</section>`)}`;
 }
 
@@ -167,7 +190,8 @@ function About({ call }) {
         ['Session lives on', call.owner], ['Session', call.client.session ?? 'none'], ['Own name of the server', call.server?.own ?? '–'], ['Bodies', call.bodies], ['Recorded', call.one_of > 1 ? `one of ${call.one_of}` : 'every call'],
         ['Error', call.error ? JSON.stringify(call.error) : 'none'], ['Messages', counted(call.messages.length, 'message')]];
     return html`<dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd><${Text} text=${String(value)} most=${2000} /></dd>`)}</dl>
-        ${call.client.session && html`<p><a class="link" href=${address(['traffic'], { q: `session:${call.client.session}`, show: 'all' })}>Other calls of this session</a></p>`}`;
+        ${call.client.session && html`<p>
+        <a class="link" href=${address(['traffic'], { q: `session:${call.client.session}`, show: 'all' })}>Other calls of this session</a></p>`}`;
 }
 
 /** @param {string} selector @param {number} step Focuses the next or previous of what matches. */

@@ -28,7 +28,8 @@ export function Overview({ Page }) {
     const data = /** @type {OverviewData | null} */ (loaded.data);
     const tools = html`<${Segments} label="Range" options=${RANGES} chosen=${range.value} choose=${(/** @type {string} */ value) => { range.value = value; }} />`;
     return html`<${Page} title="Overview" tools=${tools}><${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} />
-        <div class="page"><${Figures} data=${data} />${data && !data.servers.length ? html`<${NoServers} />` : html`<div class="cols"><${Meeting} data=${data} /><${Attention} data=${data} reload=${loaded.reload} /></div>
+        <div class="page"><${Figures} data=${data} />${data && !data.servers.length ? html`<${NoServers} />` : html`<div class="cols"><${Meeting} data=${data} />
+        <${Attention} data=${data} reload=${loaded.reload} /></div>
         <${ServerTable} data=${data} />`}</div><//>`;
 }
 
@@ -43,7 +44,8 @@ function Figures({ data }) {
         ['Rialto adds', ms(figures?.rialto_us.p50), 'ms', `p99 ${duration(figures?.rialto_us.p99)}`, series?.rialto_p50_us, false],
         ['Clients', figure(figures?.sessions), figures?.sessions === 1 ? 'session' : 'sessions', counted(figures?.streams ?? 0, 'open stream'), series?.sessions, false]
     ];
-    return html`<dl class="panel strip">${cells.map(([name, value, unit, note, values, bad]) => html`<div key=${name}><dt>${name}<${Spark} values=${values ?? []} bad=${bad && (figures?.failed ?? 0) > 0} /></dt>
+    return html`<dl class="panel strip">${cells.map(([name, value, unit, note, values, bad]) => html`<div key=${name}><dt>${name}
+        <${Spark} values=${values ?? []} bad=${bad && (figures?.failed ?? 0) > 0} /></dt>
         <dd>${value}<small>${unit}</small></dd><dd class="note">${data ? note : ' '}</dd></div>`)}</dl>`;
 }
 
@@ -54,17 +56,22 @@ function Meeting({ data }) {
     const total = pairs.reduce((sum, pair) => sum + pair.calls, 0);
     const across = pairs.filter(pair => pair.bridge === 'across').reduce((sum, pair) => sum + pair.calls, 0);
     return html`<section class="panel" aria-labelledby="meeting"><header><h2 id="meeting">Who meets whom</h2><span class="gap"></span>
-        ${pairs.length > 0 && html`<div class="legend"><span><i class="asis"></i>as it is</span><span><i></i>same era</span><span><i class="era"></i>across eras, ${percent(total ? across / total : 0)}</span></div>
+        ${pairs.length > 0 && html`<div class="legend"><span><i class="asis"></i>as it is</span><span><i></i>same era</span><span><i class="era">
+        </i>across eras, ${percent(total ? across / total : 0)}</span></div>
         <button type="button" class="btn quiet" aria-pressed=${asTable ? 'true' : 'false'} onClick=${() => setAsTable(!asTable)}>as a table</button>`}</header>
         ${!data ? html`<div class="bridge"><svg viewBox="36 0 664 226" aria-hidden="true"></svg></div>`
-            : !pairs.length ? html`<${Empty} level=${3} title="No calls in this range"><p>Ribbons appear here between the revisions that clients speak and the servers they call.</p><//>`
+            : !pairs.length ? html`<${Empty} level=${3} title="No calls in this range">
+                <p>Ribbons appear here between the revisions that clients speak and the servers they call.</p><//>`
             : asTable ? html`<${PairTable} pairs=${pairs} />` : html`<div class="bridge"><${Ribbons} pairs=${pairs} servers=${data.servers} /></div>`}</section>`;
 }
 
 /** @param {{ pairs: any[] }} props */
-const PairTable = ({ pairs }) => html`<div class="scroll"><table><thead><tr><th scope="col">Client</th><th scope="col">Server</th><th scope="col">Server speaks</th><th scope="col">Translated</th><th scope="col" class="r">Calls</th><th scope="col" class="r">Share</th></tr></thead>
-    <tbody>${pairs.map(pair => html`<tr key=${`${pair.client} ${pair.server} ${pair.server_revision}`}><td class="mono">${pair.client}</td><td>${pair.server}</td><td class="mono">${pair.server_revision}</td>
-    <td class="wrap">${pair.words.join(', ') || 'as it is'}</td><td class="r">${figure(pair.calls)}</td><td class="r">${percent(pair.share)}</td></tr>`)}</tbody></table></div>`;
+const PairTable = ({ pairs }) => html`<div class="scroll"><table><thead><tr><th scope="col">Client</th><th scope="col">Server</th><th scope="col">Server speaks</th>
+    <th scope="col">Translated</th><th scope="col" class="r">Calls</th><th scope="col" class="r">Share</th></tr></thead>
+    <tbody>${pairs.map(pair => html`<tr key=${`${pair.client} ${pair.server} ${pair.server_revision}`}><td class="mono">${pair.client}</td><td>${pair.server}</td>
+    <td class="mono">${pair.server_revision}</td>
+    <td class="wrap">${pair.words.join(', ') || 'as it is'}</td><td class="r">${figure(pair.calls)}</td><td class="r">${percent(pair.share)}</td></tr>`)}</tbody></table>
+    </div>`;
 
 /** @param {{ data: OverviewData | null, reload: () => void }} props */
 function Attention({ data, reload }) {
@@ -74,9 +81,12 @@ function Attention({ data, reload }) {
         if (done) say('Asked for');
         reload();
     };
-    return html`<section class="panel" aria-labelledby="attention"><header><h2 id="attention">Needs attention</h2><span class="gap"></span><span class="muted num">${items.length || ''}</span></header>
-        ${data && !items.length && html`<${Empty} level=${3} title="Nothing needs you."><p>Servers that are down, refused files, calls that wait for people and other trouble are listed here.</p><//>`}
-        <ul class="todo">${items.map(item => html`<li key=${item.id}><${Dot} state=${item.level} /><div><b><${Text} text=${item.text} most=${300} /></b> ${item.since && html`<span class="muted">for ${since(item.since)}</span>`}
+    return html`<section class="panel" aria-labelledby="attention"><header><h2 id="attention">Needs attention</h2><span class="gap"></span>
+        <span class="muted num">${items.length || ''}</span></header>
+        ${data && !items.length && html`<${Empty} level=${3} title="Nothing needs you.">
+        <p>Servers that are down, refused files, calls that wait for people and other trouble are listed here.</p><//>`}
+        <ul class="todo">${items.map(item => html`<li key=${item.id}><${Dot} state=${item.level} /><div><b><${Text} text=${item.text} most=${300} />
+        </b> ${item.since && html`<span class="muted">for ${since(item.since)}</span>`}
             ${item.detail && html`<p><${Text} text=${item.detail} most=${600} /></p>`}</div>
             ${item.act && may('act') ? html`<button type="button" class="btn" onClick=${() => act(item)}>${item.act.label}</button>` : html`<a class="btn" href=${item.link.startsWith('#') ? item.link : `#${item.link}`}>Open</a>`}</li>`)}</ul></section>`;
 }
@@ -84,11 +94,15 @@ function Attention({ data, reload }) {
 /** @param {{ data: OverviewData | null }} props */
 function ServerTable({ data }) {
     const groups = new Set(data?.servers.flatMap(server => server.groups));
-    return html`<section class="panel" aria-labelledby="servers"><header><h2 id="servers">Servers</h2><span class="muted">${data && `${data.servers.length} in ${counted(groups.size, 'group')}`}</span><span class="gap"></span>
+    return html`<section class="panel" aria-labelledby="servers"><header><h2 id="servers">Servers</h2>
+        <span class="muted">${data && `${data.servers.length} in ${counted(groups.size, 'group')}`}</span><span class="gap"></span>
         <a class="btn" href="#/config?add=1"><${Icon} name="plus" />Add a server</a></header>
         <div class="scroll"><table><thead><tr>${SERVER_COLUMNS.map(([name, right]) => html`<th scope="col" class=${right ? 'r' : ''}>${name}</th>`)}</tr></thead>
-        <tbody>${data ? data.servers.map(server => html`<tr key=${server.name}><${ServerCells} server=${server} /></tr>`) : html`<${Bones} columns=${SERVER_COLUMNS.length} />`}</tbody></table></div></section>`;
+        <tbody>${data ? data.servers.map(server => html`<tr key=${server.name}><${ServerCells} server=${server} />
+        </tr>`) : html`<${Bones} columns=${SERVER_COLUMNS.length} />`}</tbody></table></div></section>`;
 }
 
-const NoServers = () => html`<section class="panel"><${Empty} title="No server is configured yet"><p>Add one, then point a client here.</p><a class="btn primary" href="#/config?add=1"><${Icon} name="plus" />Add a server</a>
-    <p>Address for clients:</p><${CopyLine} text=${new URL('mcp', document.baseURI).href} what="Address" /><p>For clients that start a program:</p><${CopyLine} text="rialto stdio" what="Command" /><//></section>`;
+const NoServers = () => html`<section class="panel"><${Empty} title="No server is configured yet"><p>Add one, then point a client here.</p>
+    <a class="btn primary" href="#/config?add=1"><${Icon} name="plus" />Add a server</a>
+    <p>Address for clients:</p><${CopyLine} text=${new URL('mcp', document.baseURI).href} what="Address" /><p>For clients that start a program:</p>
+    <${CopyLine} text="rialto stdio" what="Command" /><//></section>`;

@@ -18,9 +18,12 @@ export function Questions({ Page }) {
         return () => clearInterval(timer);
     }, []);
     const questions = /** @type {any[] | null} */ (loaded.data);
-    return html`<${Page} title="Questions"><${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} /><div class="page"><section class="panel" aria-label="Open questions">
-        ${questions && !questions.length ? html`<${Empty} title="No server is waiting for an answer."><p>When a server asks a client something in the middle of a call, the question appears here until it is answered. The console never answers in a client’s name.</p><//>`
-            : html`<div class="scroll"><table><thead><tr><th scope="col">Age</th><th scope="col">Server</th><th scope="col">Asks</th><th scope="col">Kind</th><th scope="col">Question</th><th scope="col">How</th><th scope="col"><span class="hidden">Acts</span></th></tr></thead>
+    return html`<${Page} title="Questions"><${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} /><div class="page">
+        <section class="panel" aria-label="Open questions">
+        ${questions && !questions.length ? html`<${Empty} title="No server is waiting for an answer.">
+        <p>When a server asks a client something in the middle of a call, the question appears here until it is answered. The console never answers in a client’s name.</p><//>`
+            : html`<div class="scroll"><table><thead><tr><th scope="col">Age</th><th scope="col">Server</th><th scope="col">Asks</th><th scope="col">Kind</th>
+                <th scope="col">Question</th><th scope="col">How</th><th scope="col"><span class="hidden">Acts</span></th></tr></thead>
             <tbody>${questions ? questions.map(question => row(question, loaded.reload)) : html`<${Bones} columns=${7} />`}</tbody></table></div>`}</section></div><//>`;
 }
 
@@ -33,8 +36,11 @@ function row(question, reload) {
         if (await attempt(() => send('DELETE', `questions/${encodeURIComponent(question.id)}`).then(() => true))) say('The call was cancelled');
         reload();
     };
-    return html`<tr key=${question.id}><td class="num">${age}${until && asked ? html` <span class="muted">of ${span((until.getTime() - asked.getTime()) / 1000)}</span>` : ''}</td><td><a class="name" href=${address(['servers', question.server])}>${question.server}</a></td>
+    return html`<tr key=${question.id}>
+        <td class="num">${age}${until && asked ? html` <span class="muted">of ${span((until.getTime() - asked.getTime()) / 1000)}</span>` : ''}</td><td>
+        <a class="name" href=${address(['servers', question.server])}>${question.server}</a></td>
         <td><${Text} text=${[question.client?.name ?? 'unnamed', question.client?.version].filter(Boolean).join(' ')} most=${60} /> <${Revision} revision=${question.revision} /></td><td>${question.kind}</td><td class="wrap"><${Text} text=${question.text ?? ''} most=${300} /></td>
-        <td>${question.how === 'input_required' ? 'parked, state given' : 'request on its stream'}</td><td class="r">${question.call && html`<a class="btn" href=${address(['calls', question.call])}>Call</a> `}
+        <td>${question.how === 'input_required' ? 'parked, state given' : 'request on its stream'}</td>
+        <td class="r">${question.call && html`<a class="btn" href=${address(['calls', question.call])}>Call</a> `}
         ${may('act') && html`<button type="button" class="btn danger" onClick=${cancel}>Cancel call</button>`}</td></tr>`;
 }

@@ -26,7 +26,8 @@ export function SignIn({ signedIn }) {
     };
     const why = signInReason.value;
     return html`<main class="signin"><form onSubmit=${submit}><div class="brand"><${Brand} />Rialto</div><h1>Sign in to the console</h1>
-        <div class="field"><label for="key">Key</label><input id="key" type="password" ref=${field} autocomplete="current-password" spellcheck="false" aria-describedby="where why" aria-invalid=${why ? 'true' : undefined} />
+        <div class="field"><label for="key">Key</label>
+        <input id="key" type="password" ref=${field} autocomplete="current-password" spellcheck="false" aria-describedby="where why" aria-invalid=${why ? 'true' : undefined} />
         <div class="help" id="where">It is in the link that <code>rialto console</code> prints. Operators with a token or login of their own give that.</div>
         <div class="wrong" id="why" role="alert">${why}</div></div>
         <button type="submit" class="btn primary" disabled=${busy}>${busy ? 'Signing in' : 'Sign in'}</button></form></main>`;

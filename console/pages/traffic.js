@@ -82,11 +82,13 @@ export function Traffic({ Page }) {
     return html`<${Page} title="Traffic" class="traffic" sub=${sub}><${Filters} q=${q} show=${show} error=${filter.error} />
         <${ErrorStrip} error=${first.error} at=${first.at} retry=${first.reload} />
         <${BodiesStrip} recording=${recording} />
-        ${lost > 0 && html`<div class="strip-note"><span><b>${counted(lost, 'call is', 'calls are')} not shown</b>: more came than is recorded or sent. Filter, or record more.</span>
+        ${lost > 0 && html`<div class="strip-note"><span>
+        <b>${counted(lost, 'call is', 'calls are')} not shown</b>: more came than is recorded or sent. Filter, or record more.</span>
             <button type="button" class="btn" onClick=${() => setLost(0)}>Hide</button></div>`}
         <div class="body">${shown.length || first.loading ? html`<${Grid} rows=${shown} columns=${COLUMNS} cells=${(/** @type {any} */ row) => cells(row, shown)} keyOf=${(/** @type {any} */ row) => row.id} chosen=${open} open=${choose} held=${held}
             label="Calls, newest first" short=${Boolean(open)} size=${open ? splitSize(query.get('split'), shown.length) : null} classOf=${(/** @type {any} */ row) => (row.done ? '' : 'open')}>
-            ${fresh > 0 && html`<div class="fresh"><button type="button" class="btn" onClick=${() => { document.querySelector('.calls')?.scrollTo(0, 0); release(); }}>${fresh} new</button></div>`}<//>`
+            ${fresh > 0 && html`<div class="fresh">
+            <button type="button" class="btn" onClick=${() => { document.querySelector('.calls')?.scrollTo(0, 0); release(); }}>${fresh} new</button></div>`}<//>`
             : html`<${NothingYet} q=${q} any=${rows.length} />`}
         ${open && html`<${CallView} id=${open} close=${() => setQuery({ open: null, tab: null })} />`}</div><//>`;
 }
@@ -104,10 +106,12 @@ function recordingText(recording) {
 
 /** @param {{ q: string, show: string, error: string | null }} props */
 function Filters({ q, show, error }) {
-    return html`<div class="filters" role="search"><input type="search" id="filter" class="query" aria-label="Filter calls" aria-invalid=${error ? 'true' : undefined} aria-describedby="filter-wrong" spellcheck="false"
+    return html`<div class="filters" role="search">
+        <input type="search" id="filter" class="query" aria-label="Filter calls" aria-invalid=${error ? 'true' : undefined} aria-describedby="filter-wrong" spellcheck="false"
         placeholder="client: server: tool: method: outcome: took:>1s era:across node: or any text" value=${q} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
         <${Segments} label="Show" chosen=${show} choose=${(/** @type {string} */ value) => setQuery({ show: value === 'calls' ? null : value })} options=${[['calls', 'Calls'], ['all', 'Everything'], ['failed', 'Failed']]} />
-        <button type="button" class="btn" aria-pressed=${paused.value ? 'true' : 'false'} onClick=${() => { paused.value = !paused.value; }}><${Icon} name=${paused.value ? 'play' : 'pause'} />${paused.value ? 'Go on' : 'Pause'}<kbd>Space</kbd></button>
+        <button type="button" class="btn" aria-pressed=${paused.value ? 'true' : 'false'} onClick=${() => { paused.value = !paused.value; }}>
+        <${Icon} name=${paused.value ? 'play' : 'pause'} />${paused.value ? 'Go on' : 'Pause'}<kbd>Space</kbd></button>
         <span class="wrong" id="filter-wrong" role="alert">${error}</span></div>`;
 }
 
@@ -126,11 +130,13 @@ function BodiesStrip({ recording }) {
 /** @param {{ q: string, any: number }} props */
 function NothingYet({ q, any }) {
     if (q || any) {
-        return html`<${Empty} title="No call matches"><p>${any ? `${counted(any, 'call')} ${any === 1 ? 'is' : 'are'} here, and the filter shows none of them.` : 'Calls that match appear here from now on.'}</p>
+        return html`<${Empty} title="No call matches">
+            <p>${any ? `${counted(any, 'call')} ${any === 1 ? 'is' : 'are'} here, and the filter shows none of them.` : 'Calls that match appear here from now on.'}</p>
             <button type="button" class="btn" onClick=${() => setQuery({ q: null, show: null })}>Clear the filter</button><//>`;
     }
     return html`<${Empty} title="Nothing is recorded while nobody watches"><p>Calls appear here from now on. To make one:</p>
-        <${CopyLine} text=${`rialto call ${new URL('mcp', document.baseURI)}`} what="Command" /><p class="muted">Or <a class="link" href="#/try">try a tool</a> from this page.</p><//>`;
+        <${CopyLine} text=${`rialto call ${new URL('mcp', document.baseURI)}`} what="Command" />
+        <p class="muted">Or <a class="link" href="#/try">try a tool</a> from this page.</p><//>`;
 }
 
 /** @param {any} row @param {any[]} rows */
@@ -139,7 +145,9 @@ function cells(row, rows) {
     const { client, server } = row;
     const rounds = row.rounds > 1 ? `, ${row.rounds} rounds` : '';
     return html`<td class="num muted">${exactClock(row.at)}</td>
-        <td class="who"><${Text} text=${[client.name ?? client.transport, client.version].filter(Boolean).join(' ')} most=${60} /> <span class="muted mono rev">${client.revision}</span></td>
+        <td class="who">
+        <${Text} text=${[client.name ?? client.transport, client.version].filter(Boolean).join(' ')} most=${60} /> <span class="muted mono rev">${client.revision}</span>
+        </td>
         <td class="what"><span class="m">${row.method ?? 'http'}</span> <${Text} text=${row.name} most=${120} /></td>
         <td class="who">${server ? html`${server.name} <span class="muted mono rev">${server.revision}</span>` : html`<span class="muted">Rialto itself</span>`}</td>
         <td>${server && html`<span class=${`tag ${row.bridge === 'across' ? 'era' : ''}`}>${BRIDGES[/** @type {'none'} */ (row.bridge)]}${rounds}</span>`}${row.one_of > 1 ? html` <span class="tag warn">1 of ${row.one_of}</span>` : ''}${row.kept ? html` <span class="tag">kept</span>` : ''}</td>

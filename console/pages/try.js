@@ -32,11 +32,15 @@ export function Try({ Page }) {
     const tools = useLoaded(() => (place && places.data ? toolsOf(place, isGroup) : Promise.resolve(/** @type {any[]} */ ([]))), [place, isGroup, places.data]);
     const entry = tools.data?.find(one => one.name === tool);
     const pick = (/** @type {string} */ value) => go(address(['try', place, value]));
-    return html`<${Page} title="Try a tool"><${ErrorStrip} error=${places.error ?? tools.error} retry=${() => { places.reload(); tools.reload(); }} /><div class="page"><section class="panel" aria-label="What to try"><header>
-        <label for="try-place">Over</label><select id="try-place" value=${place} onChange=${(/** @type {any} */ event) => go(address(['try', event.target.value]))}><optgroup label="Groups">${(places.data?.groups ?? []).map(name => html`<option value=${name}>${name}</option>`)}</optgroup>
+    return html`<${Page} title="Try a tool"><${ErrorStrip} error=${places.error ?? tools.error} retry=${() => { places.reload(); tools.reload(); }} /><div class="page">
+        <section class="panel" aria-label="What to try"><header>
+        <label for="try-place">Over</label><select id="try-place" value=${place} onChange=${(/** @type {any} */ event) => go(address(['try', event.target.value]))}>
+        <optgroup label="Groups">${(places.data?.groups ?? []).map(name => html`<option value=${name}>${name}</option>`)}</optgroup>
         <optgroup label="Servers alone">${(places.data?.servers ?? []).filter(name => !places.data?.groups.includes(name)).map(name => html`<option value=${name}>${name}</option>`)}</optgroup></select>
-        <label for="try-tool">call</label><select id="try-tool" value=${tool} onChange=${(/** @type {any} */ event) => pick(event.target.value)}><option value="">a tool…</option>${(tools.data ?? []).map(one => html`<option value=${one.name}>${one.name}</option>`)}</select></header></section>
-        ${entry ? html`<${Runner} key=${`${place} ${tool}`} place=${place} isGroup=${isGroup} entry=${entry} />` : html`<section class="panel"><${Empty} title=${tool && tools.data?.length ? `${place} has no tool ${tool}` : 'Choose a tool'}>
+        <label for="try-tool">call</label><select id="try-tool" value=${tool} onChange=${(/** @type {any} */ event) => pick(event.target.value)}>
+        <option value="">a tool…</option>${(tools.data ?? []).map(one => html`<option value=${one.name}>${one.name}</option>`)}</select></header></section>
+        ${entry ? html`<${Runner} key=${`${place} ${tool}`} place=${place} isGroup=${isGroup} entry=${entry} />` : html`<section class="panel">
+        <${Empty} title=${tool && tools.data?.length ? `${place} has no tool ${tool}` : 'Choose a tool'}>
             <p>${tools.data && !tools.data.length && places.data ? 'No tool is served here yet.' : 'Its arguments appear here as a form and as JSON; the call is made as the console’s own caller and appears in Traffic.'}</p>
             ${tool && tools.data?.length ? html`<a class="link" href=${address(['groups', place], { why: tool })}>Why not?</a>` : ''}<//></section>`}</div><//>`;
 }
@@ -97,13 +101,18 @@ function Runner({ place, isGroup, entry }) {
     runRef.current = run;
     useKeys({ 'Ctrl+Enter': () => { runRef.current(); } }, [['Ctrl+Enter', 'Run']]);
     const cancel = () => attempt(() => send('DELETE', `try/${encodeURIComponent(/** @type {string} */ (running))}`)).then(read);
-    return html`<section class="panel" aria-label="Arguments"><header><h2 class="mono"><${Text} text=${entry.name} most=${160} /></h2><span class="muted"><${Text} text=${entry.description ?? entry.title ?? ''} most=${240} /></span><span class="gap"></span><label for="try-as">Speak as</label>
+    return html`<section class="panel" aria-label="Arguments"><header><h2 class="mono"><${Text} text=${entry.name} most=${160} /></h2><span class="muted">
+        <${Text} text=${entry.description ?? entry.title ?? ''} most=${240} /></span><span class="gap"></span><label for="try-as">Speak as</label>
         <select id="try-as" value=${as} onChange=${(/** @type {any} */ event) => setAs(event.target.value)}>${REVISIONS.map(revision => html`<option>${revision}</option>`)}</select><${Segments} label="Edit as" chosen=${view} choose=${setView} options=${[['form', 'Form'], ['json', 'JSON']]} /></header>
-        <div class="body"><div class="split2">${view === 'form' && html`<${SchemaForm} schema=${schema} text=${text} change=${setText} />`}<div class="field"><label for="try-json">Arguments, as they are sent</label>
+        <div class="body"><div class="split2">${view === 'form' && html`<${SchemaForm} schema=${schema} text=${text} change=${setText} />`}<div class="field">
+        <label for="try-json">Arguments, as they are sent</label>
         <textarea id="try-json" rows="8" spellcheck="false" aria-invalid=${wrong.length ? 'true' : undefined} aria-describedby="try-wrong" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} />
         <div class="wrong" id="try-wrong">${wrong.slice(0, 5).map(one => html`<div>${one.path || 'The text'} ${one.what}</div>`)}</div></div></div>
-        <div class="row">${may('act') ? html`<button type="button" class="btn primary" disabled=${isBusy} onClick=${run}><${Icon} name="play" />${wrong.length ? 'Send all the same' : 'Run'}<kbd>Ctrl Enter</kbd></button>` : html`<span class="muted">You may look, not act.</span>`}
-        ${isBusy && html`<button type="button" class="btn" onClick=${cancel}>Cancel</button><span role="status">${state?.state === 'asking' ? 'It asks something' : 'Running'}</span><${Progress} notes=${state?.notifications ?? []} />`}</div></div></section>
+        <div class="row">${may('act') ? html`<button type="button" class="btn primary" disabled=${isBusy} onClick=${run}>
+        <${Icon} name="play" />${wrong.length ? 'Send all the same' : 'Run'}<kbd>Ctrl Enter</kbd></button>` : html`<span class="muted">You may look, not act.</span>`}
+        ${isBusy && html`<button type="button" class="btn" onClick=${cancel}>Cancel</button>
+        <span role="status">${state?.state === 'asking' ? 'It asks something' : 'Running'}</span><${Progress} notes=${state?.notifications ?? []} />`}</div></div>
+        </section>
         ${(state?.questions ?? []).map((/** @type {any} */ question) => html`<${TryAnswerForm} key=${question.id} run=${running} question=${question} done=${read} />`)}
         ${state && (state.state === 'done' || state.state === 'cancelled') && html`<${Outcome} state=${state} place=${place} isGroup=${isGroup} entry=${entry} text=${text} as=${as} />`}`;
 }
@@ -112,7 +121,8 @@ function Runner({ place, isGroup, entry }) {
 function Progress({ notes }) {
     const last = notes.filter(note => note?.method === 'notifications/progress').at(-1)?.params;
     if (!last) return null;
-    return html`<progress class="progress" max=${last.total ?? undefined} value=${last.total ? last.progress : undefined} aria-label="Progress"></progress><span class="muted"><${Text} text=${last.message ?? ''} most=${200} /></span>`;
+    return html`<progress class="progress" max=${last.total ?? undefined} value=${last.total ? last.progress : undefined} aria-label="Progress"></progress>
+        <span class="muted"><${Text} text=${last.message ?? ''} most=${200} /></span>`;
 }
 
 /** @param {{ state: any, place: string, isGroup: boolean, entry: any, text: string, as: string }} props */
@@ -122,9 +132,13 @@ function Outcome({ state, place, isGroup, entry, text, as }) {
     const url = new URL(isGroup ? `mcp/${place}` : 'mcp', document.baseURI).href;
     const compact = text.replace(/\s*\n\s*/gu, ' ').replaceAll("'", "'\\''");
     const body = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":${JSON.stringify(entry.name)},"arguments":${compact},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"curl","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`;
-    return html`<section class="panel" aria-label="Outcome"><header><h2>${state.state === 'cancelled' ? 'Cancelled' : state.error ? 'Error' : state.result?.isError ? 'The tool says it failed' : 'Result'}</h2><span class="muted">${duration(state.took_us)}, as ${as}</span>
-        <span class="gap"></span>${state.call && html`<a class="link" href=${address(['calls', state.call])}>The call</a>`}</header><${Tabs} tabs=${tabs} chosen=${view} choose=${setView} label="Views of the result" panel="try-panel" />
-        <${TabPanel} panel="try-panel" chosen=${view} class="group-tab"><div class="body">${view === 'result' ? html`<${TryResult} state=${state} />` : view === 'wires' ? html`<${CallView} id=${state.call} whole=${true} close=${() => setView('result')} />`
+    return html`<section class="panel" aria-label="Outcome"><header>
+        <h2>${state.state === 'cancelled' ? 'Cancelled' : state.error ? 'Error' : state.result?.isError ? 'The tool says it failed' : 'Result'}</h2>
+        <span class="muted">${duration(state.took_us)}, as ${as}</span>
+        <span class="gap"></span>${state.call && html`<a class="link" href=${address(['calls', state.call])}>The call</a>`}</header>
+        <${Tabs} tabs=${tabs} chosen=${view} choose=${setView} label="Views of the result" panel="try-panel" />
+        <${TabPanel} panel="try-panel" chosen=${view} class="group-tab">
+        <div class="body">${view === 'result' ? html`<${TryResult} state=${state} />` : view === 'wires' ? html`<${CallView} id=${state.call} whole=${true} close=${() => setView('result')} />`
             : view === 'json' ? html`<${Json} text=${JSON.stringify(state.error ?? state.result ?? null)} wrap=${true} />`
             : html`<${CopyLine} what="Command" text=${view === 'cli' ? `rialto call ${url} ${entry.name} '${compact}'` : `curl -s ${url} -H 'content-type: application/json' -H 'accept: application/json, text/event-stream' -H 'mcp-protocol-version: 2026-07-28' -H 'mcp-method: tools/call' -H 'mcp-name: ${entry.name}' -d '${body}'`} />`}</div><//></section>`;
 }

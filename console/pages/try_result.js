@@ -15,9 +15,11 @@ const MAX_IMAGE = 8_000_000;
 /** @param {{ state: any }} props */
 export function TryResult({ state }) {
     const { result, error } = state;
-    if (error) return html`<p><span class="tag bad">error ${error.code}</span> <${Text} text=${error.message} most=${2000} /></p>${error.data !== undefined && html`<${Json} text=${JSON.stringify(error.data)} wrap=${true} />`}`;
+    if (error) return html`<p><span class="tag bad">error ${error.code}</span> <${Text} text=${error.message} most=${2000} />
+        </p>${error.data !== undefined && html`<${Json} text=${JSON.stringify(error.data)} wrap=${true} />`}`;
     if (!result) return html`<p class="muted">There is no result.</p>`;
-    return html`${result.isError && html`<p><span class="tag warn">tool error</span></p>`}${(Array.isArray(result.content) ? result.content.slice(0, 100) : []).map((/** @type {any} */ part, /** @type {number} */ index) => html`<${Content} key=${index} part=${part} />`)}
+    return html`${result.isError && html`<p><span class="tag warn">tool error</span>
+        </p>`}${(Array.isArray(result.content) ? result.content.slice(0, 100) : []).map((/** @type {any} */ part, /** @type {number} */ index) => html`<${Content} key=${index} part=${part} />`)}
         ${result.structuredContent !== undefined && html`<h3 class="muted">Structured</h3><${Json} text=${JSON.stringify(result.structuredContent)} wrap=${true} />`}
         ${!Array.isArray(result.content) && html`<${Json} text=${JSON.stringify(result)} wrap=${true} />`}`;
 }
@@ -42,9 +44,14 @@ export function TryAnswerForm({ run, question, done }) {
         await attempt(() => send('POST', `try/${encodeURIComponent(run ?? '')}/answer`, `${JSON.stringify({ question: question.id, ...body }).slice(0, -1)}${extra}}`));
         done();
     };
-    return html`<section class="panel" aria-label="Question"><header><h2>It asks</h2><span class="tag">${question.method}</span></header><div class="body"><p><${Text} text=${params.message ?? params.systemPrompt ?? ''} most=${2000} /></p>
+    return html`<section class="panel" aria-label="Question"><header><h2>It asks</h2><span class="tag">${question.method}</span></header><div class="body"><p>
+        <${Text} text=${params.message ?? params.systemPrompt ?? ''} most=${2000} /></p>
         ${params.url && html`<p>It wants you to open this address. It is not opened by itself:</p><p class="mono"><${Text} text=${String(params.url)} most=${500} /></p>`}
-        ${isForm ? html`<${SchemaForm} schema=${schema} text=${text} change=${setText} />` : !params.url && html`<${Json} text=${JSON.stringify(params)} wrap=${true} /><div class="field"><label for=${`answer-${question.id}`}>Answer, as JSON</label><textarea id=${`answer-${question.id}`} rows="4" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></div>`}
-        <div class="row"><button type="button" class="btn primary" disabled=${wrong.length > 0} onClick=${() => (question.method === 'elicitation/create' ? answer({ action: 'accept' }, isForm ? `,"content":${text}` : '') : answer({}, `,"result":${text}`))}>Accept</button>
-        <button type="button" class="btn" onClick=${() => answer({ action: 'decline' })}>Decline</button><button type="button" class="btn" onClick=${() => answer({ action: 'cancel' })}>Cancel</button></div></div></section>`;
+        ${isForm ? html`<${SchemaForm} schema=${schema} text=${text} change=${setText} />` : !params.url && html`<${Json} text=${JSON.stringify(params)} wrap=${true} />
+        <div class="field"><label for=${`answer-${question.id}`}>Answer, as JSON</label>
+        <textarea id=${`answer-${question.id}`} rows="4" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></div>`}
+        <div class="row">
+        <button type="button" class="btn primary" disabled=${wrong.length > 0} onClick=${() => (question.method === 'elicitation/create' ? answer({ action: 'accept' }, isForm ? `,"content":${text}` : '') : answer({}, `,"result":${text}`))}>Accept</button>
+        <button type="button" class="btn" onClick=${() => answer({ action: 'decline' })}>Decline</button>
+        <button type="button" class="btn" onClick=${() => answer({ action: 'cancel' })}>Cancel</button></div></div></section>`;
 }

@@ -41,10 +41,12 @@ export function Ribbons({ pairs, servers }) {
     const left = place(clients, total);
     const right = place(known.slice(0, 14), total);
     const drawn = pairs.filter(pair => right.has(pair.server)).sort((a, b) => (order.get(a.server) ?? 0) - (order.get(b.server) ?? 0));
-    return html`<svg viewBox="36 0 664 226" role="group" aria-label="Calls by the revision of the client and by server"><defs><linearGradient id="across"><stop class="from" /><stop class="to" offset="1" /></linearGradient></defs>
+    return html`<svg viewBox="36 0 664 226" role="group" aria-label="Calls by the revision of the client and by server"><defs><linearGradient id="across">
+        <stop class="from" /><stop class="to" offset="1" /></linearGradient></defs>
         ${drawn.map(pair => ribbon(pair, left, right))}
         ${[...left].map(([key, end]) => html`<g key=${key}><rect class="c" x=${LEFT - 5} y=${end.y} width="5" height=${end.tall} rx="1.5" />
-            <text class="end" x=${LEFT - 12} y=${end.y + end.tall / 2 + 4}>${key} <tspan class="m">${percent(total ? end.sum / total : 0)}</tspan></text>
+            <text class="end" x=${LEFT - 12} y=${end.y + end.tall / 2 + 4}>${key} <tspan class="m">${percent(total ? end.sum / total : 0).replace('.0', '')}</tspan>
+            </text>
             ${end.tall > 34 && html`<text class="m end" x=${LEFT - 12} y=${end.y + end.tall / 2 + 19}>${ERAS[/** @type {keyof typeof ERAS} */ (key)] ?? 'handshake'}</text>`}</g>`)}
         ${[...right].map(([key, end]) => serverEnd(key, end, servers.find(server => server.name === key)))}</svg>`;
 }
@@ -68,5 +70,6 @@ function serverEnd(key, end, server) {
     const isDown = server?.phase === 'down';
     const y = end.y + end.tall / 2 + 4;
     return html`<g key=${`s${key}`}><rect class=${isDown ? 'off' : 's'} x=${RIGHT} y=${end.y} width="5" height=${end.tall} rx="1.5" />
-        <text x=${RIGHT + 12} y=${y}>${key.length > 14 ? `${key.slice(0, 13)}…` : key}</text><text class="m" x=${RIGHT + 88} y=${y}>${isDown ? 'down' : (server?.revision ?? '')}</text></g>`;
+        <text x=${RIGHT + 12} y=${y}>${key.length > 14 ? `${key.slice(0, 13)}…` : key}</text>
+        <text class="m" x=${RIGHT + 88} y=${y}>${isDown ? 'down' : (server?.revision ?? '')}</text></g>`;
 }

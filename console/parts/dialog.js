@@ -30,7 +30,8 @@ export function Confirm() {
         asked.value = null;
         question.answer(yes);
     };
-    return html`<${Dialog} label=${question.title} close=${() => answer(false)}><form method="dialog" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); answer(true); }}>
+    return html`<${Dialog} label=${question.title} close=${() => answer(false)}>
+        <form method="dialog" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); answer(true); }}>
         <h2>${question.title}</h2><div class="soft">${question.text}</div>
         <div class="acts"><button type="button" class="btn" onClick=${() => answer(false)}>Cancel</button>
         <button type="submit" class=${question.danger ? 'btn danger' : 'btn primary'} autofocus>${question.act}</button></div></form><//>`;

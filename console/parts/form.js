@@ -46,7 +46,8 @@ function FieldInput({ field, context }) {
     const raw = node ? context.text.slice(node.start, node.end) : '';
     const write = (/** @type {string | null} */ json) => context.change(splice(context.text, field.pointer, json));
     const said = [field.help && `${id}h`, wrong && `${id}w`].filter(Boolean).join(' ') || undefined;
-    return html`<div class="field">${field.kind !== 'choices' && html`<label for=${id}><${Text} text=${field.label} most=${80} />${field.required && html`<span class="req" title="needed">*</span>`}</label>`}
+    return html`<div class="field">${field.kind !== 'choices' && html`<label for=${id}>
+        <${Text} text=${field.label} most=${80} />${field.required && html`<span class="req" title="needed">*</span>`}</label>`}
         <${Control} id=${id} field=${field} raw=${raw} write=${write} described=${said} invalid=${wrong && raw ? 'true' : undefined} />
         ${field.help && html`<div class="help" id=${`${id}h`}><${Text} text=${field.help} most=${400} /></div>`}
         ${wrong && html`<div class="wrong" id=${`${id}w`}>${wrong}</div>`}</div>`;
@@ -61,7 +62,8 @@ function Control({ id, field, raw, write, described, invalid }) {
         case 'text': return html`<input type="text" ...${attributes} value=${text} onInput=${onText} />`;
         case 'long': return html`<textarea rows="4" ...${attributes} value=${text} onInput=${onText} />`;
         case 'number': return html`<input type="text" inputmode="decimal" ...${attributes} value=${text} onChange=${(/** @type {any} */ event) => write(numberText(event.target.value, field.required))} />`;
-        case 'boolean': return html`<span><input type="checkbox" ...${attributes} aria-required=${undefined} checked=${raw === 'true'} onChange=${(/** @type {any} */ event) => write(String(event.target.checked))} /></span>`;
+        case 'boolean': return html`<span>
+            <input type="checkbox" ...${attributes} aria-required=${undefined} checked=${raw === 'true'} onChange=${(/** @type {any} */ event) => write(String(event.target.checked))} /></span>`;
         case 'choice': return html`<select ...${attributes} value=${raw} onChange=${(/** @type {any} */ event) => write(event.target.value || null)}>
             ${(!field.required || !raw) && html`<option value="">–</option>`}${field.options.map(option => html`<option value=${JSON.stringify(option.value)}>${option.label}</option>`)}</select>`;
         case 'choices': return html`<${Choices} field=${field} raw=${raw} write=${write} />`;
@@ -82,6 +84,7 @@ function Choices({ field, raw, write }) {
         if (!chosen.delete(json)) chosen.add(json);
         write(`[${[...chosen].join(', ')}]`);
     };
-    return html`<fieldset><legend><${Text} text=${field.label} most=${80} /></legend>${field.options.map(({ value, label }) => html`<label key=${label}><input type="checkbox"
+    return html`<fieldset><legend><${Text} text=${field.label} most=${80} /></legend>${field.options.map(({ value, label }) => html`<label key=${label}>
+        <input type="checkbox"
         checked=${chosen.has(JSON.stringify(value))} onChange=${() => toggle(JSON.stringify(value))} /><${Text} text=${label} most=${80} /></label>`)}</fieldset>`;
 }

@@ -16,10 +16,13 @@ export function Timeline({ call }) {
     const [above, below] = lanes.map(lane => Math.max(1, lane.messages.length) * ROW);
     const height = above + below + 62;
     const waits = parkedSpans(call.messages);
-    return html`<div class="lanes" role="region" tabindex="0" aria-label="Timeline"><svg viewBox=${`0 0 960 ${height}`} role="img" aria-label=${`${call.messages.length} messages in ${duration(most)}`}>
+    return html`<div class="lanes" id="call-panel" role="tabpanel" tabindex="0" aria-labelledby="tab-call-panel-timeline">
+        <svg viewBox=${`0 0 960 ${height}`} role="img" aria-label=${`${call.messages.length} messages in ${duration(most)}`}>
         <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path class="hatch" d="M0 0V6" /></pattern></defs>
-        ${Array.from({ length: TICKS + 1 }, (_, tick) => html`<g key=${tick}><path class="axis" d=${`M${x((most / TICKS) * tick)} 18V${height - 4}`} /><text x=${x((most / TICKS) * tick) + 3} y="12">${duration((most / TICKS) * tick)}</text></g>`)}
-        ${waits.map(wait => html`<rect class="p" x=${x(wait.from)} y="20" width=${Math.max(2, x(wait.to) - x(wait.from))} height=${height - 26}><title>a person, ${duration(wait.to - wait.from)}</title></rect>`)}
+        ${Array.from({ length: TICKS + 1 }, (_, tick) => html`<g key=${tick}><path class="axis" d=${`M${x((most / TICKS) * tick)} 18V${height - 4}`} />
+        <text x=${x((most / TICKS) * tick) + 3} y="12">${duration((most / TICKS) * tick)}</text></g>`)}
+        ${waits.map(wait => html`<rect class="p" x=${x(wait.from)} y="20" width=${Math.max(2, x(wait.to) - x(wait.from))} height=${height - 26}>
+        <title>a person, ${duration(wait.to - wait.from)}</title></rect>`)}
         ${lanes.map((lane, index) => html`<g key=${lane.wire}><text class="b" x="4" y=${index ? above + 58 : 34}>${lane.wire}</text>
             ${lane.messages.map((message, row) => bar(message, lane.name, x, (index ? above + 46 : 22) + row * ROW))}</g>`)}</svg>
         <p class="muted">Hatched: waiting for a person.</p></div>`;
@@ -30,7 +33,8 @@ function bar(message, name, x, y) {
     const at = x(message.at_us);
     const isLate = at > 700;
     const label = `${(message.wire === 'client') === (message.way === 'in') ? '→' : '←'} ${titleOf(message).slice(0, 40)} ${message.at_us ? `+${duration(message.at_us)}` : '0'}`;
-    return html`<g key=${message.n}><rect class=${name} x=${at} y=${y} width="4" height="12" rx="1" /><text x=${isLate ? at - 6 : at + 9} y=${y + 10} text-anchor=${isLate ? 'end' : 'start'}>${label}</text></g>`;
+    return html`<g key=${message.n}><rect class=${name} x=${at} y=${y} width="4" height="12" rx="1" />
+        <text x=${isLate ? at - 6 : at + 9} y=${y + 10} text-anchor=${isLate ? 'end' : 'start'}>${label}</text></g>`;
 }
 
 /** @param {any[]} messages When a call was parked: from what the client got until it called again. */

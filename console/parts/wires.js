@@ -66,7 +66,7 @@ function whereOf(message, transport) {
 export function Wires({ call }) {
     const rows = useMemo(() => pair(call.messages), [call.messages]);
     const server = call.server;
-    return html`<div class="wires" id="wires" role="region" tabindex="0" aria-label="Both wires">
+    return html`<div class="wires" id="call-panel" role="tabpanel" tabindex="0" aria-labelledby="tab-call-panel-wires">
         <div class="head c"><b>As the client said it</b>${call.client.revision ? `, ${call.client.revision}` : ''}</div>
         <div class="head mid">Rialto, node ${call.node}</div>
         <div class="head s"><b>As the server heard it</b>${server?.revision ? `, ${server.revision}` : ''}</div>
@@ -91,8 +91,10 @@ function Side({ call, message, side, transport, changes }) {
         const place = change.messages.indexOf(message.n);
         if (place >= 0) marks.set(change.path, MARKS[change.kind]);
     }
-    return html`<article class=${`msg ${side}`} tabindex="-1" data-message=${message.n}><div class="cap"><h3><span aria-hidden="true">${way} </span><${Text} text=${titleOf(message)} most=${80} />${round}</h3>
-        <span class="where"><${Text} text=${whereOf(message, transport)} most=${160} /></span><span class="at">${message.at_us ? `+${duration(message.at_us)}` : '0'}</span></div>
+    return html`<article class=${`msg ${side}`} tabindex="-1" data-message=${message.n}><div class="cap"><h3><span aria-hidden="true">${way} </span>
+        <${Text} text=${titleOf(message)} most=${80} />${round}</h3>
+        <span class="where"><${Text} text=${whereOf(message, transport)} most=${160} /></span>
+        <span class="at">${message.at_us ? `+${duration(message.at_us)}` : '0'}</span></div>
         ${message.text === null ? html`<p class="muted">${bytes(message.bytes)}, ${call.bodies === 'none' ? 'not kept' : 'without a body'}</p>`
             : html`<${Json} text=${message.text} marks=${marks} hidden=${message.hidden} />`}
         ${message.text !== null && call.bodies === 'cut' && message.bytes > message.text.length && html`<p class="muted">The first 48 and the last 16 KB of ${bytes(message.bytes)}.</p>`}</article>`;
