@@ -150,7 +150,7 @@ function cells(row, rows) {
         </td>
         <td class="what"><span class="m">${row.method ?? 'http'}</span> <${Text} text=${row.name} most=${120} /></td>
         <td class="who">${server ? html`${server.name} <span class="muted mono rev">${server.revision}</span>` : html`<span class="muted">Rialto itself</span>`}</td>
-        <td>${server && html`<span class=${`tag ${row.bridge === 'across' ? 'era' : ''}`}>${BRIDGES[/** @type {'none'} */ (row.bridge)]}${rounds}</span>`}${row.one_of > 1 ? html` <span class="tag warn">1 of ${row.one_of}</span>` : ''}${row.kept ? html` <span class="tag">kept</span>` : ''}</td>
+        <td>${server && html`<span class=${`tag ${row.bridge === 'across' ? 'era' : ''}`}>${row.done && row.outcome !== 'ok' && !server.revision ? 'not sent' : BRIDGES[/** @type {'none'} */ (row.bridge)]}${rounds}</span>`}${row.one_of > 1 ? html` <span class="tag warn">1 of ${row.one_of}</span>` : ''}${row.kept ? html` <span class="tag">kept</span>` : ''}</td>
         <td><${Outcome} outcome=${row.outcome} done=${row.done} /></td><td class="r">${row.done ? duration(row.took_us) : ''}</td>
         <td><${TimeBar} time=${row.time} took=${row.took_us} most=${most} /></td><td class="r muted">${bytes(row.bytes?.answered)}</td>`;
 }

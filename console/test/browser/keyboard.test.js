@@ -137,7 +137,7 @@ test('at 320 pixels nothing but wires and tables is wider than the window', asyn
 test('forced colours, and motion only where it is wanted', async () => {
     const page = await open({ forcedColors: 'active' });
     await answerWith(page);
-    for (const at of ['/', '/traffic?open=rialto-1.ru']) {
+    for (const at of ['/', '/traffic?open=rialto-1.rv']) {
         await visit(page, at);
         await page.waitForSelector('main .dot');
         await checkAxe(page, `forced colours ${at}`);

@@ -77,6 +77,6 @@ export async function until(holds, what) {
     assert.fail(`never: ${what}`);
 }
 
-export const PAGES = { overview: '/', traffic: '/traffic', opened: '/traffic?open=rialto-1.ru', call: '/calls/rialto-1.ru', timeline: '/calls/rialto-1.ru?tab=timeline', translation: '/calls/rialto-1.ru?tab=translation',
+export const PAGES = { overview: '/', traffic: '/traffic', opened: '/traffic?open=rialto-1.rv', call: '/calls/rialto-1.rv', timeline: '/calls/rialto-1.rv?tab=timeline', translation: '/calls/rialto-1.rv?tab=translation',
     questions: '/questions', servers: '/servers', server: '/servers/tickets', groups: '/groups', group: '/groups/support?why=tickets__clsoe_ticket', sessions: '/sessions', bridge: '/bridge',
     try: '/try/support/tickets__close_ticket', config: '/config?add=1', cluster: '/cluster' };
