@@ -57,7 +57,7 @@ test('the palette finds a server, and a dialog gives focus back', async () => {
     await visit(page, '/');
     await page.keyboard.press('/');
     await page.keyboard.type('warehouse');
-    await page.locator('[role="option"]', { hasText: 'warehouse' }).first().waitFor();
+    await page.locator('[role="option"]', { has: page.locator('.kind', { hasText: /^server$/u }) }).first().waitFor();
     await checkAxe(page, 'palette');
     await page.keyboard.press('Enter');
     await heading(page, 'warehouse');
