@@ -24,6 +24,7 @@ use crate::failure::{Failure, FailureKind, QuotaReached};
 use crate::identity::Identity;
 use crate::policy::{CallerPermit, Permit, QuotaKey, Quotas};
 use crate::protocol::{ErrorObject, Key, Method, Notification, NotificationMethod, Payload, Raw, code};
+use crate::trace::SpanContext;
 
 /// How long parked calls wait.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +53,8 @@ struct ParkedEntry {
     owner: Arc<Identity>,
     group: Arc<str>,
     parked_at: Instant,
+    /// The span of the request that began it.
+    span: Option<SpanContext>,
     resumed: CancellationToken,
     task: JoinHandle<Option<ParkedCall>>,
 }
@@ -129,9 +132,15 @@ pub(super) async fn resume(group: Arc<Group>, call: Call, id: u128) -> Replies {
     if let Some(access) = &call.caller.access {
         access.note_waited(entry.parked_at.elapsed());
     }
+    if let (Some(span), Some(first)) = (call.trace.span(), entry.span) {
+        span.link(first);
+    }
     let Ok(Some(mut parked)) = entry.task.await else {
         return invalid_params("`requestState` came too late; call anew").into();
     };
+    if let Some(span) = call.trace.span() {
+        span.set_upstream(&parked.upstream);
+    }
     parked.deliver_responses(call.params.as_ref().and_then(|params| params.member(Key::InputResponses)).as_ref());
     attach(&group, call, parked)
 }
@@ -273,6 +282,7 @@ impl AttachedCall {
         let id = parked_calls.new_id();
         let sealed = RequestState::Parked(id, self.group.node()).seal(&self.group, &self.call, timeout);
         let resumed = CancellationToken::new();
+        let span = self.call.trace.span().map(|span| span.context());
         let (revision, owner) = (self.call.client.revision, Arc::clone(&self.call.caller.identity));
         let target = (Arc::clone(&self.group), self.call);
         let waiting = wait_for_resume(parked, target, resumed.clone(), Instant::now() + timeout, id);
@@ -281,6 +291,7 @@ impl AttachedCall {
             owner,
             group: Arc::clone(self.group.name()),
             parked_at: Instant::now(),
+            span,
             resumed,
             task: tokio::spawn(waiting),
         };
