@@ -58,6 +58,6 @@ function Streams({ id }) {
     return html`<div class="body"><p><a class="link" href=${address(['traffic'], { q: `session:${id}`, show: 'all' })}>Its calls</a>
         </p>${loaded.data && !streams.length && html`<p class="muted">No stream is open; answers go with the requests.</p>`}
         <ul class="steps">${streams.map(stream => html`<li key=${stream.number}><${Dot} state=${stream.attached ? 'ok' : 'wait'} />
-        <span>stream ${stream.number}, ${stream.kind === 'listening' ? 'listening' : 'of a call'}, position <code>${stream.position}</code>, ${figure(stream.kept)} kept (${bytes(stream.kept_bytes)}),
-        ${stream.attached ? ' attached' : ' nobody reads it'}${stream.resumed ? `, resumed ${stream.resumed}× (last from ${stream.resumed_from}, ${counted(stream.again, 'event')} again)` : ''}</span></li>`)}</ul></div>`;
+        <span>stream ${stream.number}, ${stream.kind === 'listening' ? 'listening' : 'of a call'}, position <code>${stream.position}</code>, ${stream.kept === undefined ? html`read to <code>${stream.read ?? '–'}</code>` : `${figure(stream.kept)} kept (${bytes(stream.kept_bytes)})`},
+        ${stream.attached ? ' attached' : ' nobody reads it'}${stream.resumed ? `, resumed ${stream.resumed}× (last from ${stream.resumed_from}${stream.again === undefined ? "" : `, ${counted(stream.again, 'event')} again`})` : ''}</span></li>`)}</ul></div>`;
 }

@@ -1,7 +1,7 @@
 // The filter of calls. The server reads the same grammar; `test/filter.json` is the table of cases for both.
 //
 // Terms are separated by spaces and must all hold. `key:value` compares one column, other text is looked for in all of
-// them; `-` before a term negates it, a comma separates alternatives, quotes keep spaces together.
+// them; `-` before a term negates it, a comma separates alternatives, quotes keep spaces together, `*` stands for anything.
 
 /** @typedef {{ key: string, values: string[], not: boolean }} Term */
 
@@ -94,13 +94,29 @@ function took(micros, value) {
     return sign === '<=' ? micros <= limit : micros >= limit;
 }
 
+/** @param {string | null | undefined} text @param {string} value With `*`, all of the text is compared; without, a part of it. */
+function isLike(text, value) {
+    const lower = text?.toLowerCase();
+    if (lower === undefined || !value.includes('*')) return lower?.includes(value) ?? false;
+    const parts = value.split('*');
+    const [first, last] = [parts[0], /** @type {string} */ (parts.at(-1))];
+    if (!lower.startsWith(first) || !lower.endsWith(last) || lower.length < first.length + last.length) return false;
+    let from = first.length;
+    for (const part of parts.slice(1, -1)) {
+        const found = lower.indexOf(part, from);
+        if (found < 0 || found + part.length > lower.length - last.length) return false;
+        from = found + part.length;
+    }
+    return true;
+}
+
 /** @param {Term[]} terms @param {any} row @returns {boolean} */
 export function matches(terms, row) {
     return terms.every(({ key, values, not }) => {
         const holds = values.some(value => {
             if (key === 'took') return took(row.took_us ?? 0, value);
             if (key === 'era') return row.bridge === value;
-            return columns(row, key).some(text => text?.toLowerCase().includes(value));
+            return columns(row, key).some(text => isLike(text, value));
         });
         return holds !== not;
     });
