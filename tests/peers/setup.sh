@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis, nginx and HAProxy:
-# setup.sh DEST [documents|redis|fronts|nginx|chromium|console|valgrind]
+# setup.sh DEST [documents|redis|fronts|nginx|chromium|console|prometheus|valgrind]
 #
 # With `documents`, `redis` (and Valkey), `fronts` (nginx and HAProxy), `nginx`, `chromium`, `console` (packages that test
-# the page) or `valgrind` only that is installed; the last three are installed only then.
+# the page), `prometheus` or `valgrind` only that is installed; the last four are installed only then.
 #
-# Leaves in DEST: redis-server, valkey-server, nginx, haproxy and chromium (links), node/ (packages, a Node 22 and the
-# scripts), py1/, py2/, otel/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged
-# parts are skipped; concurrent runs wait for each other.
+# Leaves in DEST: redis-server, valkey-server, nginx, haproxy, chromium and promtool (links), node/ (packages, a Node 22 and the
+# scripts), py1/, py2/, otel/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged parts are
+# skipped; concurrent runs wait for each other.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -139,6 +139,13 @@ console_packages() {
     (cd "$from" && npm ci --ignore-scripts --loglevel=error >&2)
     echo "$hash" >"$dest/console.stamp"
     say "console: installed"
+}
+
+# promtool of Prometheus, without its service.
+prometheus_tools() {
+    command -v promtool >/dev/null || install_unstarted prometheus
+    ln -sfn "$(command -v promtool)" "$dest/promtool"
+    say "promtool: $("$dest/promtool" --version 2>&1 | sed -n 's/^promtool, version \([^ ]*\).*/\1/p')"
 }
 
 # valgrind with vgdb, for the instruction counts.
@@ -282,6 +289,10 @@ if [ "${2:-}" = chromium ]; then
 fi
 if [ "${2:-}" = console ]; then
     console_packages
+    exit
+fi
+if [ "${2:-}" = prometheus ]; then
+    prometheus_tools
     exit
 fi
 if [ "${2:-}" = valgrind ]; then
