@@ -8,6 +8,10 @@ check:
 test:
     cargo test --locked
 
+# Pictures of every page of the console, light and dark, in target/screenshots. Installs Chromium.
+screenshots:
+    cargo test --locked --test it console_page::screenshots -- --ignored
+
 # Soak test: three nodes under load with injected faults, for ten minutes or CLUSTER_SECONDS; CLUSTER_SEED makes it repeatable.
 soak:
     CLUSTER_SECONDS="${CLUSTER_SECONDS:-600}" cargo test --locked --test it cluster::soak -- --nocapture

@@ -27,7 +27,7 @@ pub struct BrowserScript {
 }
 
 /// Installs Chromium and the packages that drive it.
-fn install_chromium() {
+pub fn install_chromium() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
         let folder = peers::installed();

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis, nginx and HAProxy:
-# setup.sh DEST [documents|redis|fronts|nginx|chromium|prometheus|valgrind]
+# setup.sh DEST [documents|redis|fronts|nginx|chromium|console|prometheus|valgrind]
 #
-# With `documents`, `redis` (and Valkey), `fronts` (nginx and HAProxy), `nginx`, `chromium`, `prometheus` or `valgrind` only
-# that is installed; chromium, prometheus and valgrind are installed only then.
+# With `documents`, `redis` (and Valkey), `fronts` (nginx and HAProxy), `nginx`, `chromium`, `console` (packages that test
+# the page), `prometheus` or `valgrind` only that is installed; the last four are installed only then.
 #
 # Leaves in DEST: redis-server, valkey-server, nginx, haproxy, chromium and promtool (links), node/ (packages, a Node 22 and the
 # scripts), py1/, py2/, otel/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged parts are
@@ -124,6 +124,21 @@ chromium_browser() {
     ln -sfn "$(command -v chromium)" "$dest/chromium"
     # Its launcher complains of numbers that its shell cannot compare.
     say "chromium: $("$dest/chromium" --version 2>/dev/null | cut -d' ' -f2)"
+}
+
+# What tests the console's page: a driver of the browser, axe and the type checker. ESM imports resolve from the real path of a
+# script, so they are installed beside the tests.
+console_packages() {
+    local from=$here/../../console/test hash
+    hash=$(hash_of npm "$from/package.json" "$from/package-lock.json")
+    if is_fresh console "$hash" "$from/node_modules/.bin/tsc"; then
+        say "console: up to date"
+        return
+    fi
+    rm -f "$dest/console.stamp"
+    (cd "$from" && npm ci --ignore-scripts --loglevel=error >&2)
+    echo "$hash" >"$dest/console.stamp"
+    say "console: installed"
 }
 
 # promtool of Prometheus, without its service.
@@ -270,6 +285,10 @@ if [ "${2:-}" = fronts ]; then
 fi
 if [ "${2:-}" = chromium ]; then
     chromium_browser
+    exit
+fi
+if [ "${2:-}" = console ]; then
+    console_packages
     exit
 fi
 if [ "${2:-}" = prometheus ]; then

@@ -1,0 +1,107 @@
+// Groups: what a client of a revision sees, and why something is not there.
+
+import { get, getAll, useLoaded } from '../api.js';
+import { useLive, resynced } from '../live.js';
+import { Bones, Copy, CopyLine, Empty, ErrorStrip, TabPanel, Tabs, Text, TextBlock } from '../parts/common.js';
+import { bytes, counted, figure } from '../pure/time.js';
+import { address, paused, route, setQuery } from '../state.js';
+import { html, useEffect, useState } from '../ui.js';
+
+export const REVISIONS = ['2026-07-28', '2025-11-25', '2025-06-18', '2025-03-26', '2024-11-05'];
+
+/** @param {{ Page: any }} props */
+export function Groups({ Page }) {
+    const name = route.value.parts[1];
+    return name ? html`<${OneGroup} key=${name} name=${name} Page=${Page} />` : html`<${List} Page=${Page} />`;
+}
+
+/** @param {{ Page: any }} props */
+function List({ Page }) {
+    const loaded = useLoaded(() => getAll('groups'), [resynced.value]);
+    useLive(['server'], { server: () => { if (!paused.peek()) loaded.reload(); } });
+    const groups = /** @type {any[] | null} */ (loaded.data);
+    return html`<${Page} title="Groups"><${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} /><div class="page">
+        <section class="panel" aria-label="Groups">
+        ${groups && !groups.length ? html`<${Empty} title="There is no group">
+        <p>A group is a named set of servers at one address. Servers without a group are in the default one.</p><//>`
+            : html`<div class="scroll"><table><thead><tr><th scope="col">Group</th><th scope="col">Address</th><th scope="col">Servers</th><th scope="col">Names</th>
+                <th scope="col" class="r">Tools</th><th scope="col" class="r">Prompts</th><th scope="col" class="r">Resources</th><th scope="col">Collisions</th></tr>
+                </thead>
+            <tbody>${groups ? groups.map(group => html`<tr key=${group.name}><td><a class="name" href=${address(['groups', group.name])}>${group.name}</a></td>
+            <td class="mono">${group.paths[0]}</td><td class="wrap">${group.servers.join(', ')}</td><td>${group.naming === 'prefix' ? 'with prefix' : 'plain'}</td>
+                <td class="r">${figure(group.lists.tools)}</td><td class="r">${figure(group.lists.prompts)}</td><td class="r">${figure(group.lists.resources)}</td>
+                <td>${group.collisions.length ? html`<span class="tag warn">${group.collisions.length}</span>` : html`<span class="muted">none</span>`}</td>
+                </tr>`) : html`<${Bones} columns=${8} />`}</tbody></table></div>`}</section></div><//>`;
+}
+
+/** @param {{ name: string, Page: any }} props */
+function OneGroup({ name, Page }) {
+    const { query } = route.value;
+    const [as, kind] = [query.get('as') ?? REVISIONS[0], query.get('tab') ?? 'tools'];
+    const path = `groups/${encodeURIComponent(name)}`;
+    const loaded = useLoaded(() => get(path, { as }), [name, as, resynced.value]);
+    useLive(['server'], { server: () => { if (!paused.peek()) loaded.reload(); } });
+    const group = /** @type {any} */ (loaded.data);
+    const kinds = ['tools', 'prompts', 'resources', 'templates'];
+    const tabs = [...kinds.map(id => ({ id, label: id[0].toUpperCase() + id.slice(1), count: group?.[id]?.length })), { id: 'seen', label: 'As seen', count: 0 }];
+    return html`<${Page} title=${name} sub=${html`<a class="link" href="#/groups">Groups</a>`}>
+        <${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} /><div class="page">
+        <div class="cols"><${WhyNot} name=${name} as=${as} /><section class="panel" aria-label="Addresses"><header><h2>How clients reach it</h2></header>
+        <div class="body">
+        ${group ? html`${group.paths.map((/** @type {string} */ one) => html`<${CopyLine} key=${one} text=${new URL(one.replace(/^\//u, ''), document.baseURI).href} what="Address" />`)}<${CopyLine} text=${group.stdio} what="Command" />
+            ${group.collisions.length > 0 && html`<p><span class="tag warn">collisions</span> ${group.collisions.join(', ')}</p>`}` : html`<p class="muted">–</p>`}</div>
+            </section></div>
+        <section class="panel" aria-label="What it shows"><header><h2>What clients see</h2><span class="muted">${group && counted(group.servers.length, 'server')}</span>
+        <span class="gap"></span><label for="as">seen as</label>
+        <select id="as" value=${as} onChange=${(/** @type {any} */ event) => setQuery({ as: event.target.value })}>
+        ${REVISIONS.map(revision => html`<option>${revision}</option>`)}</select></header>
+        <${Tabs} tabs=${tabs} chosen=${kind} choose=${(/** @type {string} */ id) => setQuery({ tab: id === 'tools' ? null : id })} label="Lists of the group" panel="group-panel" />
+        <${TabPanel} panel="group-panel" chosen=${kind} class="group-tab">${kind === 'seen' ? html`<${AsSeen} seen=${group?.seen} as=${as} />` : html`<${Entries} group=${name} entries=${group?.[kind] ?? null} kind=${kind} />`}<//></section></div><//>`;
+}
+
+/** @param {{ group: string, entries: any[] | null, kind: string }} props */
+function Entries({ group, entries, kind }) {
+    if (entries && !entries.length) return html`<${Empty} level=${3} title=${`The group shows no ${kind}`}><p>Ask above why one is not there.</p><//>`;
+    return html`<div class="scroll"><table><thead><tr><th scope="col">Name in the group</th><th scope="col">At the server</th><th scope="col">Server</th>
+        <th scope="col">Description</th><th scope="col" class="r">Size</th></tr></thead>
+        <tbody>${entries ? entries.map(entry => html`<tr key=${entry.name}>
+        <td class="mono wrap">${kind === 'tools' ? html`<a class="link" href=${address(['try', group, entry.name])}><${Text} text=${entry.name} most=${160} />
+        </a>` : html`<${Text} text=${entry.name} most=${200} />`}</td>
+        <td class="mono wrap"><${Text} text=${entry.own} most=${160} /></td><td><a class="link" href=${address(['servers', entry.server])}>${entry.server}</a></td>
+        <td class="wrap"><${Text} text=${entry.description ?? entry.title ?? ''} most=${300} /></td><td class="r">${bytes(entry.bytes)}</td>
+        </tr>`) : html`<${Bones} columns=${5} />`}</tbody></table></div>`;
+}
+
+/** @param {{ seen: any, as: string }} props */
+const AsSeen = ({ seen, as }) => {
+    const text = typeof seen === 'string' ? seen : JSON.stringify(seen ?? {}, null, 2);
+    return html`<div class="body"><div class="row"><p class="muted">What a client of ${as} is given, ${bytes(text.length)}.</p><${Copy} text=${text} what="Lists" /></div>
+        <${TextBlock} text=${text} label=${`Lists as a client of ${as} sees them`} /></div>`;
+};
+
+/** @param {{ name: string, as: string }} props */
+function WhyNot({ name, as }) {
+    const asked = route.value.query.get('why') ?? '';
+    const [text, setText] = useState(asked);
+    useEffect(() => setText(asked), [asked]);
+    const loaded = useLoaded(() => (asked ? get(`groups/${encodeURIComponent(name)}/why`, { name: asked, as }) : Promise.resolve(null)), [name, asked, as]);
+    const why = /** @type {any} */ (loaded.data);
+    const submit = (/** @type {Event} */ event) => {
+        event.preventDefault();
+        setQuery({ why: text.trim() || null });
+    };
+    return html`<section class="panel" aria-labelledby="why"><header><h2 id="why">Why not?</h2></header><div class="body">
+        <form class="row" onSubmit=${submit} role="search"><label for="why-name">Why is</label>
+        <input id="why-name" class="mono why-name" type="text" spellcheck="false" placeholder="a tool, prompt or URI" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /><span>not there?</span><button type="submit" class="btn">Find out</button></form>
+        <${ErrorStrip} error=${loaded.error} retry=${loaded.reload} />
+        <div aria-live="polite">${why && html`<p>${why.there ? html`<span class="tag ok">It is there</span> A client of ${as} sees it.` : html`<span class="tag bad">It is not there</span>`}</p><ol class="steps">${why.steps.map(step)}</ol>`}
+        ${!asked && html`<p class="muted">A name as the client or as the server has it. Each step names the line of the file that decides.</p>`}</div></div></section>`;
+}
+
+/** @param {any} one @param {number} index */
+function step(one, index) {
+    const [sign, shape, said] = one.ok === true ? ['✓', 'ok', 'yes: '] : one.ok === false ? ['✗', 'bad', 'no: '] : ['–', 'none', ''];
+    return html`<li key=${index} class=${shape}><span class=${`sign ${shape}`} aria-hidden="true">${sign}</span><span>
+        <span class="hidden">${said}</span>${one.ok === false ? html`<b><${Text} text=${one.what} most=${400} />
+        </b>` : html`<${Text} text=${one.what} most=${400} />`}</span><code>${one.where}</code></li>`;
+}

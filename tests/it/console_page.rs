@@ -1,0 +1,128 @@
+//! The console's page: its modules alone by Node, its types, and the whole page in Chromium, served by the binary.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::browser::install_chromium;
+use crate::harness::TEST_TIMEOUT;
+use crate::peers::{self, source};
+use crate::process::rialto;
+
+/// How long a file of browser tests may take on a machine with other work.
+const BROWSER_TIMEOUT: Duration = Duration::from_secs(600);
+
+fn console_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("console")
+}
+
+/// Installs what the tests of the page import.
+fn install_packages() {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let folder = peers::installed();
+        let setup =
+            std::process::Command::new("bash").arg(source().join("setup.sh")).arg(folder).arg("console").status();
+        assert!(setup.expect("bash runs").success(), "the packages could not be installed; see the output above");
+    });
+}
+
+fn node() -> Command {
+    let mut command = Command::new(peers::installed().join("node/node_modules/.bin/node"));
+    command.kill_on_drop(true).stdin(Stdio::null()).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+}
+
+async fn succeeds(mut command: Command, limit: Duration) {
+    let output = tokio::time::timeout(limit, command.output()).await.expect("it ends in time").unwrap();
+    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}\n{complained}");
+}
+
+/// A gateway with a runtime folder of its own, and the link that `rialto console` prints.
+struct Served {
+    _gateway: Child,
+    folder: PathBuf,
+    link: String,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+async fn serve(name: &str) -> Served {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("console-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut command = rialto();
+    command.args(["serve", "--listen", "127.0.0.1:0"]).env("XDG_RUNTIME_DIR", &folder).stderr(Stdio::null());
+    let mut gateway = command.spawn().unwrap();
+    let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
+    tokio::time::timeout(TEST_TIMEOUT, lines.next_line()).await.unwrap().unwrap().expect("a first line");
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    let printed = rialto().arg("console").env("XDG_RUNTIME_DIR", &folder).output().await.unwrap();
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    let link = String::from_utf8(printed.stdout).unwrap().trim().to_owned();
+    assert!(link.contains("/console#key="), "{link}");
+    Served { _gateway: gateway, folder, link }
+}
+
+async fn in_the_browser(arguments: &[&str]) {
+    tokio::task::spawn_blocking(|| {
+        install_packages();
+        install_chromium();
+    })
+    .await
+    .unwrap();
+    let name = Path::new(arguments.last().unwrap()).file_stem().unwrap().to_string_lossy().into_owned();
+    let served = serve(&name).await;
+    let mut command = node();
+    command.args(arguments).env("RIALTO_LINK", &served.link).env("CHROMIUM", peers::installed().join("chromium"));
+    succeeds(command, BROWSER_TIMEOUT).await;
+}
+
+#[tokio::test]
+async fn modules_without_a_document_and_the_budgets_of_files() {
+    tokio::task::spawn_blocking(peers::installed).await.unwrap();
+    let mut command = node();
+    let tests = ["files", "json", "lines", "query", "rest"];
+    command.arg("--test").args(tests.map(|name| format!("console/test/pure/{name}.test.js")));
+    succeeds(command, TEST_TIMEOUT).await;
+}
+
+#[tokio::test]
+async fn types_are_those_of_the_api_and_hold_everywhere() {
+    tokio::task::spawn_blocking(install_packages).await.unwrap();
+    let mut made = node();
+    made.args(["console/test/types.mjs", "--check", "src/console/openapi.json", "console/types.d.ts"]);
+    succeeds(made, TEST_TIMEOUT).await;
+    let mut checked = node();
+    checked.arg(console_folder().join("test/node_modules/typescript/bin/tsc")).args(["-p", "console/tsconfig.json"]);
+    succeeds(checked, BROWSER_TIMEOUT).await;
+}
+
+#[tokio::test]
+async fn the_key_other_origins_and_the_wire() {
+    in_the_browser(&["--test", "console/test/browser/access.test.js"]).await;
+}
+
+#[tokio::test]
+async fn every_page_in_its_states_and_both_schemes() {
+    in_the_browser(&["--test", "console/test/browser/pages.test.js"]).await;
+}
+
+#[tokio::test]
+async fn jobs_by_keyboard_narrow_windows_and_forced_colours() {
+    in_the_browser(&["--test", "console/test/browser/keyboard.test.js"]).await;
+}
+
+#[tokio::test]
+#[ignore = "makes pictures to look at: just screenshots"]
+async fn screenshots() {
+    in_the_browser(&["console/test/browser/screenshots.mjs", "target/screenshots"]).await;
+}
