@@ -141,6 +141,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store",
             "telemetry",
             "upstream",
+            "workers",
         ],
     ),
     (

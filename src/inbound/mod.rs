@@ -147,6 +147,8 @@ pub enum ListenerRole {
     Clients,
     /// Operators only: health, metrics and status.
     Operators,
+    /// Calls that operators make from the console, on this machine.
+    Console,
 }
 
 /// Delay after a failed accept, for example when file descriptors have run out.
@@ -242,7 +244,7 @@ impl Inbound {
         let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
         // Operators must be able to look when clients have taken everything.
         let permits = match role {
-            ListenerRole::Operators => None,
+            ListenerRole::Operators | ListenerRole::Console => None,
             ListenerRole::Combined | ListenerRole::Clients => match self.admit_connection(peer) {
                 Ok(permits) => Some(permits),
                 Err(reached) => {

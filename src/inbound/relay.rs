@@ -192,6 +192,10 @@ impl Inbound {
         let request_id = request.headers.get(REQUEST_ID).cloned();
         let head = RequestHead { verb: request.method, uri: request.uri, headers: (&request.headers).into() };
         let policy = self.policy.load_full();
+        if let Some(route @ Route::Console { .. }) = Route::parse(head.uri.path(), policy.public_path()) {
+            let (path, identity) = (route.console_path().to_owned(), request.identity);
+            return self.serve_relayed_console(head, path, &identity, (request_id, request.body)).await;
+        }
         let caller = Arc::new(policy.caller(request.identity, &head.headers, request_id, request.peer));
         let result = match Route::parse(head.uri.path(), policy.public_path()) {
             Some(route) => self.dispatch(&head, &route, caller, Ok(request.body), true).await,
