@@ -21,13 +21,13 @@ use crate::http::codec::RequestHead;
 use crate::identity::Identity;
 use crate::issuers::TokenError;
 use crate::policy::{
-    CredentialError, CredentialRequest, Identified, OperationsListener, Policy, RequestSource, Revoked,
+    CredentialError, CredentialRequest, Identified, OperationsListener, Policy, RequestSource, Revoked, RulesNumber,
 };
 
 /// Outcome of admission.
 pub(super) enum Admission<'r> {
-    /// An admitted request to an MCP route.
-    Call(Route<'r>, Arc<Caller>),
+    /// A request to an MCP route, admitted by the rules of this number.
+    Call(Route<'r>, Arc<Caller>, RulesNumber),
     /// A request to an MCP route whose token has yet to be validated.
     Undecided(Route<'r>, &'r str),
     /// An admitted request for the console.
@@ -96,7 +96,7 @@ impl Inbound {
         match policy.identify(&credential_request(request, &route, source)) {
             Ok(Identified::Caller(identity)) => {
                 let caller = caller(&policy, identity, request);
-                Ok(Admission::Call(route, Arc::new(caller)))
+                Ok(Admission::Call(route, Arc::new(caller), policy.number))
             }
             Ok(Identified::Unvalidated(token)) => Ok(Admission::Undecided(route, token)),
             Err(error) => Err(self.reject_credential(&policy, request, &route, error)),
@@ -111,12 +111,24 @@ impl Inbound {
     ) -> Result<Admission<'r>, Rejection> {
         let policy = self.policy.load_full();
         let source = request.source(&policy);
+        let client = policy.trusted_proxies.client_address(request.connection.peer, &request.head.headers);
+        if let Some(wait) = self.failed_credentials.throttle_validation(client) {
+            return Err(Rejection::TooManyFailures(wait));
+        }
         match policy.validate(&credential_request(request, &route, source), token).await {
             Ok(identity) => {
                 let caller = caller(&policy, identity, request);
-                Ok(Admission::Call(route, Arc::new(caller)))
+                Ok(Admission::Call(route, Arc::new(caller), policy.number))
             }
             Err(error) => Err(self.reject_credential(&policy, request, &route, error)),
+        }
+    }
+
+    /// Admits a request once more, by the rules of now.
+    pub(super) async fn readmit<'r>(&self, request: &ArrivedRequest<'r>) -> Result<Admission<'r>, Rejection> {
+        match self.admit(request)? {
+            Admission::Undecided(route, token) => self.validate_token(request, (route, token)).await,
+            admission => Ok(admission),
         }
     }
 

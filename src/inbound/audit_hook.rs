@@ -24,7 +24,7 @@ impl Inbound {
         admission: &mut Result<Admission<'_>, Rejection>,
     ) {
         match admission {
-            Ok(Admission::Call(_, caller)) => {
+            Ok(Admission::Call(_, caller, _)) => {
                 let issuer = issuer_label(&caller.identity.credential);
                 self.gateway.metrics().record_admission(issuer, AuditOutcome::Allowed.as_str());
                 if self.gateway.audit().must_refuse() {

@@ -294,7 +294,15 @@ impl Inbound {
     ) -> Response<ResponseContent> {
         let head = request.head;
         let result = match admission {
-            Ok(Admission::Call(route, caller)) => self.dispatch(head, &route, caller, body, false).await,
+            Ok(Admission::Call(route, caller, rules)) => {
+                // Looked up before the rules are compared: a reload sets the rules first, so that no group of the new
+                // file is served by the rules of the old one, however long the body took.
+                let group = self.gateway.group(route.group());
+                match rules == self.policy().number {
+                    true => self.dispatch(head, &route, (group, caller), body, false).await,
+                    false => Box::pin(self.readmit_and_dispatch(&request, body)).await,
+                }
+            }
             Ok(Admission::Answered(response)) => Ok(response),
             Ok(Admission::Console(route, caller)) => {
                 // Rare and large: boxed to keep the future of every other request small.
@@ -328,12 +336,30 @@ impl Inbound {
         response
     }
 
+    /// Serves a request that arrived while a reload changed the rules.
+    async fn readmit_and_dispatch(
+        self: &Arc<Self>,
+        request: &ArrivedRequest<'_>,
+        body: ReceivedBody,
+    ) -> Result<Response<ResponseContent>, Rejection> {
+        match self.readmit(request).await? {
+            Admission::Call(route, caller, _) => {
+                let group = self.gateway.group(route.group());
+                self.dispatch(request.head, &route, (group, caller), body, false).await
+            }
+            Admission::Answered(response) | Admission::Complete(response) => Ok(response),
+            // The path is that of a call.
+            Admission::Console(..) => Err(Rejection::NotFound),
+            Admission::Undecided(..) => Err(Rejection::ShuttingDown),
+        }
+    }
+
     /// Serves an admitted request to an MCP route, here or on the node that owns its session.
     async fn dispatch(
         self: &Arc<Self>,
         head: &RequestHead,
         route: &Route<'_>,
-        caller: Arc<Caller>,
+        (group, caller): (Option<Arc<Group>>, Arc<Caller>),
         body: ReceivedBody,
         is_relayed: bool,
     ) -> Result<Response<ResponseContent>, Rejection> {
@@ -341,7 +367,7 @@ impl Inbound {
             Route::Streamable { session, .. } => session.as_deref(),
             _ => None,
         };
-        let group = self.gateway.group(route.group()).ok_or(Rejection::NotFound)?;
+        let group = group.ok_or(Rejection::NotFound)?;
         if !self.gateway.may_use(&group, &caller.identity) {
             return Err(Rejection::GroupForbidden);
         }

@@ -198,7 +198,10 @@ impl Inbound {
         }
         let caller = Arc::new(policy.caller(request.identity, &head.headers, request_id, request.peer));
         let result = match Route::parse(head.uri.path(), policy.public_path()) {
-            Some(route) => self.dispatch(&head, &route, caller, Ok(request.body), true).await,
+            Some(route) => {
+                let group = self.gateway.group(route.group());
+                self.dispatch(&head, &route, (group, caller), Ok(request.body), true).await
+            }
             None => Err(Rejection::NotFound),
         };
         match result {

@@ -44,6 +44,11 @@ const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 /// Longer lines of stderr are not logged.
 const MAX_STDERR_LINE_BYTES: usize = 4096;
 
+/// Environment variable of children with the number of Rialtos above them.
+const NESTING_VARIABLE: &str = "RIALTO_NESTING";
+/// Rialtos that may be children of one another. A Rialto that has itself as a server would start itself without end.
+const MAX_NESTING: u32 = 4;
+
 static RUNNING_CHILDREN: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of child processes that are running.
@@ -72,6 +77,7 @@ impl ChildProcess {
         process.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         process.envs(command.environment.iter().map(|(name, value)| (name, value)));
         process.env(reaper::TAG_VARIABLE, reaper::child_tag());
+        process.env(NESTING_VARIABLE, nesting_of_children(std::env::var(NESTING_VARIABLE).ok())?.to_string());
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(directory) = &command.working_directory {
             process.current_dir(directory);
@@ -146,6 +152,20 @@ impl Drop for ChildProcess {
         if let Some(group) = self.group {
             reaper::unregister_group(group.as_raw_nonzero().get());
         }
+    }
+}
+
+/// What children are told of the number of Rialtos above them, by what this process was told.
+fn nesting_of_children(nesting: Option<String>) -> Result<u32> {
+    let nesting = nesting.and_then(|nesting| nesting.parse().ok()).unwrap_or(0_u32).saturating_add(1);
+    match nesting <= MAX_NESTING {
+        true => Ok(nesting),
+        false => Err(Error::failure(
+            FailureKind::StartFailed,
+            format!(
+                "{MAX_NESTING} Rialtos have started one another; is Rialto with this same file one of its servers?"
+            ),
+        )),
     }
 }
 

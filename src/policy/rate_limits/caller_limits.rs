@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::buckets::BucketId;
-use super::rule::LimitScope;
+use super::rule::{LimitRule, LimitScope};
 use super::{ActiveLimit, LimitedRequest};
-use crate::call::Caller;
 use crate::identity::Identity;
 use crate::policy::caller_quota::QuotaKey;
 
@@ -68,17 +67,11 @@ impl LimitSet {
 impl CallerLimit {
     fn new(limit: &Arc<ActiveLimit>, identity: &Identity, keys: &DigestKeys) -> Self {
         let mut text = limit.number.to_be_bytes().to_vec();
-        let (from_request, from_identity): (Vec<&LimitScope>, Vec<&LimitScope>) =
-            limit.rule.per.iter().partition(|scope| needs_request(**scope, identity));
-        for scope in from_identity {
-            match scope {
-                LimitScope::Caller => put(&mut text, identity.principal.as_bytes()),
-                LimitScope::Client => put(&mut text, identity.client_id.as_deref().unwrap_or_default().as_bytes()),
-                LimitScope::Role => put(&mut text, limit.rule.counted_role(identity).as_bytes()),
-                LimitScope::Group | LimitScope::Server | LimitScope::Tool => {}
-            }
+        for scope in limit.rule.per.iter().filter(|scope| !needs_request(**scope, identity)) {
+            write_from_identity(&limit.rule, *scope, identity, &mut |part| put(&mut text, part));
         }
-        Self { limit: Arc::clone(limit), owner: keys.digest(&text), needs_request: !from_request.is_empty() }
+        let needs_request = limit.rule.per.iter().any(|scope| needs_request(*scope, identity));
+        Self { limit: Arc::clone(limit), owner: keys.digest(&text), needs_request }
     }
 
     /// The bucket of a request of the caller.
@@ -93,18 +86,9 @@ impl CallerLimit {
         TEXT.with_borrow_mut(|text| {
             text.clear();
             text.extend_from_slice(&self.owner.to_ne_bytes());
-            for scope in &self.limit.rule.per {
-                match (scope, &asked.target) {
-                    (LimitScope::Caller, _) => put_address(text, asked.caller),
-                    (LimitScope::Group, _) => put(text, asked.group.as_bytes()),
-                    (LimitScope::Server, Some(target)) => put(text, target.upstream.as_bytes()),
-                    (LimitScope::Tool, Some(target)) => {
-                        text.push(target.kind as u8);
-                        put(text, target.upstream.as_bytes());
-                        put(text, target.name.as_bytes());
-                    }
-                    (LimitScope::Client | LimitScope::Role | LimitScope::Server | LimitScope::Tool, _) => {}
-                }
+            let identity = &asked.caller.identity;
+            for scope in self.limit.rule.per.iter().filter(|scope| needs_request(**scope, identity)) {
+                write_from_request(*scope, asked, &mut |part| put(text, part));
             }
             keys.digest(text)
         })
@@ -121,12 +105,42 @@ fn needs_request(scope: LimitScope, identity: &Identity) -> bool {
     }
 }
 
-/// Adds the address of a caller that nobody knows.
-fn put_address(text: &mut Vec<u8>, caller: &Caller) {
-    match QuotaKey::of(caller) {
-        Some(QuotaKey::Address(IpAddr::V4(address))) => put(text, &address.octets()),
-        Some(QuotaKey::Address(IpAddr::V6(address))) => put(text, &address.octets()),
-        Some(QuotaKey::Caller(_)) | None => {}
+/// Hands out the parts that tell whose bucket a request takes from.
+pub(super) fn write_owner(rule: &LimitRule, asked: &LimitedRequest<'_>, write: &mut impl FnMut(&[u8])) {
+    let identity = &asked.caller.identity;
+    for scope in &rule.per {
+        match needs_request(*scope, identity) {
+            true => write_from_request(*scope, asked, write),
+            false => write_from_identity(rule, *scope, identity, write),
+        }
+    }
+}
+
+fn write_from_identity(rule: &LimitRule, scope: LimitScope, identity: &Identity, write: &mut impl FnMut(&[u8])) {
+    match scope {
+        // Another client id is no further share: many issuers let clients register themselves.
+        LimitScope::Caller => write(identity.principal.as_bytes()),
+        LimitScope::Client => write(identity.client_id.as_deref().unwrap_or_default().as_bytes()),
+        LimitScope::Role => write(rule.counted_role(identity).as_bytes()),
+        LimitScope::Group | LimitScope::Server | LimitScope::Tool => {}
+    }
+}
+
+fn write_from_request(scope: LimitScope, asked: &LimitedRequest<'_>, write: &mut impl FnMut(&[u8])) {
+    match (scope, &asked.target) {
+        (LimitScope::Caller, _) => match QuotaKey::of(asked.caller) {
+            Some(QuotaKey::Address(IpAddr::V4(address))) => write(&address.octets()),
+            Some(QuotaKey::Address(IpAddr::V6(address))) => write(&address.octets()),
+            Some(QuotaKey::Caller(_)) | None => write(asked.caller.identity.principal.as_bytes()),
+        },
+        (LimitScope::Group, _) => write(asked.group.as_bytes()),
+        (LimitScope::Server, Some(target)) => write(target.upstream.as_bytes()),
+        (LimitScope::Tool, Some(target)) => {
+            write(&[target.kind as u8]);
+            write(target.upstream.as_bytes());
+            write(target.name.as_bytes());
+        }
+        (LimitScope::Client | LimitScope::Role | LimitScope::Server | LimitScope::Tool, _) => {}
     }
 }
 

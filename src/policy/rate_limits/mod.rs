@@ -15,7 +15,6 @@ mod tests;
 mod usage;
 mod window;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,7 +31,6 @@ pub use rule::{CallQuota, CalledTarget, LimitRule, LimitScope, Rate};
 pub use usage::{LimitMeasure, LimitUsage, SharedLimitsUsage};
 pub use window::QuotaWindow;
 
-use super::caller_quota::QuotaKey;
 use crate::call::{CallLimits, Caller};
 use crate::store::ClusterStore;
 use buckets::{BucketTable, MAX_BUCKETS, Moment, Shortage, TokenSource};
@@ -366,31 +364,6 @@ impl ActiveLimit {
         self.rejections.fetch_add(1, Ordering::Relaxed);
         LimitExceeded { limit: Arc::clone(&self.rule.name), excess }
     }
-
-    /// Hands out the parts that tell whose bucket it is.
-    fn write_owner(&self, asked: &LimitedRequest<'_>, write: &mut impl FnMut(&[u8])) {
-        let identity = &asked.caller.identity;
-        for scope in &self.rule.per {
-            match (scope, &asked.target) {
-                (LimitScope::Caller, _) => match QuotaKey::of(asked.caller) {
-                    Some(QuotaKey::Address(IpAddr::V4(address))) => write(&address.octets()),
-                    Some(QuotaKey::Address(IpAddr::V6(address))) => write(&address.octets()),
-                    // Another client id is no further share: many issuers let clients register themselves.
-                    Some(QuotaKey::Caller(_)) | None => write(identity.principal.as_bytes()),
-                },
-                (LimitScope::Client, _) => write(identity.client_id.as_deref().unwrap_or_default().as_bytes()),
-                (LimitScope::Role, _) => write(self.rule.counted_role(identity).as_bytes()),
-                (LimitScope::Group, _) => write(asked.group.as_bytes()),
-                (LimitScope::Server, Some(target)) => write(target.upstream.as_bytes()),
-                (LimitScope::Tool, Some(target)) => {
-                    write(&[target.kind as u8]);
-                    write(target.upstream.as_bytes());
-                    write(target.name.as_bytes());
-                }
-                (LimitScope::Server | LimitScope::Tool, None) => {}
-            }
-        }
-    }
 }
 
 /// The name of a bucket in the store: a digest, which is short, is the same on all nodes, and shows no caller. Another rate
@@ -403,7 +376,7 @@ fn store_key(limit: &ActiveLimit, asked: &LimitedRequest<'_>) -> String {
     };
     write(limit.rule.name.as_bytes());
     write(format!("{:?} {:?} {:?}", limit.rule.rate, limit.rule.quota, limit.rule.per).as_bytes());
-    limit.write_owner(asked, &mut write);
+    caller_limits::write_owner(&limit.rule, asked, &mut write);
     URL_SAFE_NO_PAD.encode(&digest.finalize()[..18])
 }
 

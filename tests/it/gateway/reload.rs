@@ -415,3 +415,21 @@ async fn reload_applies_limits_at_once_and_keeps_the_levels_of_others() {
     assert!(served().await);
     rialto.stop().await;
 }
+
+/// Without a bound it would start itself without end.
+#[tokio::test]
+async fn a_gateway_that_has_itself_as_a_server_starts_itself_a_few_times_only() {
+    let rialto = GatewayProcess::start("itself", ELEMENTS).await;
+    let (marker, file) = (marker("itself"), rialto.path("rialto.toml"));
+    rialto.replace_config(&format!(
+        "{ELEMENTS}[servers.itself]\ncommand = {:?}\nargs = [\"stdio\", \"--config\", {file:?}]\nenv = {{ MARKER = {marker:?} }}\n",
+        env!("CARGO_BIN_EXE_rialto"),
+    ));
+    rialto.wait_for_log("4 Rialtos have started one another").await;
+    rialto.until_status("it serves itself", |status| phase(status, "itself") == Some("ready")).await;
+    let session = rialto.open("/mcp").await;
+    let tools = session.tools().await;
+    assert!(tools.iter().any(|tool| tool.starts_with("itself__elements__")), "{tools:?}");
+    rialto.stop().await;
+    until("every process has exited", || marked(&marker).is_empty()).await;
+}
