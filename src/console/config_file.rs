@@ -73,7 +73,7 @@ impl FileText {
         let (header, dotted) = (format!("[{table}]"), format!("[{table}."));
         let lines: Vec<&str> = self.text.lines().collect();
         let start = lines.iter().position(|line| line.trim() == header || line.trim().starts_with(&dotted))?;
-        let is_next = |line: &&str| {
+        let is_next = |line: &str| {
             let line = line.trim();
             line.starts_with('[') && line != header && !line.starts_with(&dotted)
         };

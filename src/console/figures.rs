@@ -32,6 +32,8 @@ pub(super) struct ServerCounters {
     rialto: BTreeMap<Bound, u64>,
 }
 
+/// Name, labels and value of a line of metrics.
+type MetricLine<'l> = (&'l str, Vec<(&'l str, &'l str)>, u64);
 /// Upper bound of a bucket, in microseconds; the last one has none.
 type Bound = u64;
 
@@ -275,7 +277,7 @@ fn quantile(buckets: &BTreeMap<Bound, u64>, place: f64) -> Option<u64> {
 }
 
 /// The name, the labels and the value of a line of metrics.
-fn parse_line(line: &str) -> Option<(&str, Vec<(&str, &str)>, u64)> {
+fn parse_line(line: &str) -> Option<MetricLine<'_>> {
     if line.starts_with('#') {
         return None;
     }

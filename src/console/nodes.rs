@@ -224,7 +224,7 @@ impl Console {
         let asked = others.map(|node| ask(Arc::clone(&cluster), node, operator, request.clone()));
         for (node, other) in futures_util::future::join_all(asked).await {
             if let Ok(other) = other {
-                merge(&mut all, other, node.name());
+                merge(&mut all, &other, node.name());
             }
         }
         Ok(ApiAnswer::json(&all))
@@ -232,7 +232,7 @@ impl Console {
 }
 
 /// Adds the answer of another node: items of lists, and sums of figures.
-fn merge(all: &mut Value, other: Value, node: &str) {
+fn merge(all: &mut Value, other: &Value, node: &str) {
     for key in ["items", "attention"] {
         let items = all.get_mut(key).and_then(Value::as_array_mut);
         if let (Some(items), Some(more)) = (items, other[key].as_array()) {
@@ -247,6 +247,6 @@ fn merge(all: &mut Value, other: Value, node: &str) {
             all["figures"][key] = sum.into();
         }
         let rate = |value: &Value| value["figures"]["calls_per_s"].as_f64().unwrap_or_default();
-        all["figures"]["calls_per_s"] = json!(rate(all) + rate(&other));
+        all["figures"]["calls_per_s"] = json!(rate(all) + rate(other));
     }
 }

@@ -126,7 +126,7 @@ fn one(request: &AdminRequest) -> ApiResult {
         .server
         .as_ref()
         .map(|server| server.capabilities.entries().map(|(name, _)| name.into_owned()).collect::<Vec<_>>());
-    let instructions = state.server.as_ref().and_then(|server| server.instructions.as_ref()?.text().map(Into::into));
+    let instructions = state.server.as_ref().and_then(|server| server.instructions.as_ref()?.text());
     server["legs"] = legs.into();
     server["calls_by_revision"] = upstream.revision_pairs().into_iter().map(pair).collect();
     server["outcomes"] = json!(figures::server_outcomes(&samples, upstream.name()));
@@ -134,8 +134,7 @@ fn one(request: &AdminRequest) -> ApiResult {
     server["found"] = found_out(&state);
     server["configuration"] = configuration(&request.console, upstream.name());
     server["capabilities"] = json!(capabilities.unwrap_or_default());
-    server["instructions"] =
-        instructions.map_or(Value::Null, |text: std::borrow::Cow<'_, str>| text.into_owned().into());
+    server["instructions"] = json!(instructions);
     ApiAnswer::json(&server).with_etag(request)
 }
 

@@ -53,6 +53,7 @@ impl Steps {
 
     fn push(&mut self, ok: Option<bool>, what: String, place: Option<String>) {
         self.has_failed |= ok == Some(false);
+        let (what, place) = (Value::from(what), Value::from(place));
         self.steps.push(json!({ "ok": ok, "what": what, "where": place }));
     }
 
@@ -100,7 +101,7 @@ pub(super) fn why(request: &AdminRequest) -> ApiResult {
     let view = only_other.as_ref().unwrap_or(&asked_view);
     let found = walk_lists(&mut steps, view, &sought, name, &place);
     if let Some(exposed) = found {
-        walk_client(&mut steps, request, &inbound, &group, (revision, only_other.is_some()), &sought, &exposed)?;
+        walk_client(&mut steps, request, &group, (revision, only_other.is_some()), &sought, &exposed)?;
     }
     Ok(ApiAnswer::json(&steps.finish(group_name, name)))
 }
@@ -255,7 +256,6 @@ fn walk_names(
 fn walk_client(
     steps: &mut Steps,
     request: &AdminRequest,
-    inbound: &Arc<Inbound>,
     group: &Group,
     (revision, is_only_other): (Revision, bool),
     sought: &Sought,
@@ -276,7 +276,7 @@ fn walk_client(
         steps.push(None, "no session was named".to_owned(), None);
         return Ok(());
     };
-    let session = sessions::find(inbound, session)?;
+    let session = sessions::find(&*request.console.inbound()?, session)?;
     let identity = session.latest_identity();
     let is_shown = match sought.list {
         List::Tools => group.shows_tool(revision, &identity, exposed),

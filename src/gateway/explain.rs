@@ -38,7 +38,7 @@ impl View {
             List::Tools | List::Prompts => own.to_owned(),
             List::Resources | List::Templates => {
                 let member = self.members.iter().find(|member| **member.upstream.name() == *server);
-                member.map_or_else(|| own.to_owned(), |member| member.name_mapping.expose_uri(own).to_string())
+                member.map_or_else(|| own.to_owned(), |member| member.name_mapping.expose_uri(own))
             }
         }
     }

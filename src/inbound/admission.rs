@@ -82,7 +82,7 @@ impl Inbound {
             let identity = self.console.get().and_then(|console| console.own_caller(&head.headers));
             let (route, identity) = route.zip(identity).ok_or(Rejection::NotFound)?;
             let caller = caller(&policy, identity, request);
-            return Ok(Admission::Call(route, Arc::new(caller)));
+            return Ok(Admission::Call(route, Arc::new(caller), policy.number));
         }
         let source = request.source(&policy);
         if let Some(route @ (Route::ResourceMetadata { .. } | Route::AuthorizationServerMetadata)) = &route {

@@ -217,7 +217,13 @@ impl Inbound {
         let asked = credential_request(request, route, request.source(policy));
         let identity: Arc<Identity> = match policy.identify(&asked).ok()? {
             Identified::Caller(identity) => identity,
-            Identified::Unvalidated(token) => policy.validate(&asked, token).await.ok()?,
+            Identified::Unvalidated(token) => {
+                let client = policy.trusted_proxies.client_address(request.connection.peer, &request.head.headers);
+                if self.failed_credentials.throttle_validation(client).is_some() {
+                    return None;
+                }
+                policy.validate(&asked, token).await.ok()?
+            }
         };
         policy.console.principals.operator(&identity)
     }
