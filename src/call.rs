@@ -25,6 +25,7 @@ use crate::dialect::Revision;
 use crate::failure::Failure;
 use crate::identity::{CallerId, Identity};
 use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Payload, Raw, code};
+use crate::trace::{CallTrace, RemoteParent};
 
 /// The HTTP request (or stdio connection) that a call arrived on, for upstreams and policy.
 #[derive(Debug, Clone)]
@@ -39,6 +40,8 @@ pub struct Caller {
     pub headers: HeaderMap,
     /// The record of the request in the access log, where there is one.
     pub access: Option<Arc<AccessRecord>>,
+    /// The span of the node that relayed the request, where one did that traces calls.
+    pub relay_span: Option<Arc<RemoteParent>>,
 }
 
 /// The header that carries the request id.
@@ -49,7 +52,14 @@ pub const TRACE_HEADERS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 impl Caller {
     /// A caller that came in no HTTP request.
     pub fn local(identity: impl Into<Arc<Identity>>) -> Self {
-        Self { identity: identity.into(), peer: None, request_id: None, headers: HeaderMap::new(), access: None }
+        Self {
+            identity: identity.into(),
+            peer: None,
+            request_id: None,
+            headers: HeaderMap::new(),
+            access: None,
+            relay_span: None,
+        }
     }
 
     /// What belongs to this caller is kept under this id.
@@ -97,6 +107,8 @@ pub struct Call {
     pub limits: Option<Arc<dyn CallLimits>>,
     /// Whether a long result may come in pieces.
     pub delivery: AnswerDelivery,
+    /// The trace that the call belongs to.
+    pub trace: CallTrace,
 }
 
 /// What rate limits have to do with a call. Dropping it ends the time that the call counts as in flight.
@@ -124,6 +136,11 @@ pub enum AnswerDelivery {
 pub trait ClientSink: fmt::Debug + Send + Sync {
     /// Unique key of the session.
     fn key(&self) -> u128;
+
+    /// The session in logs and traces, where it tells sessions apart and opens none.
+    fn log_tag(&self) -> Option<String> {
+        None
+    }
 
     /// The log level set by `logging/setLevel`; `None` until the client sets one.
     fn level(&self) -> Option<Level>;

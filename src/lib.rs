@@ -61,6 +61,10 @@ pub mod metrics;
 
 pub mod ndjson;
 
+pub mod request_span;
+
+pub mod trace;
+
 pub mod redact;
 
 pub mod shutdown;

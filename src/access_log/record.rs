@@ -126,6 +126,12 @@ impl AccessRecord {
         }
     }
 
+    /// Notes the trace that the request belongs to.
+    pub fn note_trace(&self, trace_id: &str) {
+        let mut fields = self.fields.lock();
+        fields.trace_id = fields.store(&[trace_id]);
+    }
+
     /// Notes who calls.
     pub fn note_identity(&self, identity: &Arc<Identity>) {
         self.fields.lock().identity = Some(Arc::clone(identity));

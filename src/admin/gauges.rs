@@ -114,6 +114,21 @@ impl Admin {
             kind: MetricKind::Counter,
             values: vec![(Vec::new(), lost)],
         }];
+        let spans = self.gateway.tracer().counters();
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        readings.push(MetricsReading {
+            name: "spans_exported",
+            help: "Spans that the collector has taken",
+            kind: MetricKind::Counter,
+            values: vec![(Vec::new(), count(spans.exported()))],
+        });
+        let dropped = spans.dropped().into_iter();
+        readings.push(MetricsReading {
+            name: "spans_dropped",
+            help: "Spans that were lost, by reason",
+            kind: MetricKind::Counter,
+            values: dropped.map(|(reason, lost)| (vec![("reason", reason.to_owned())], count(lost))).collect(),
+        });
         readings.push(MetricsReading {
             name: "log_lost_lines",
             help: "Lines of the log and the access log that standard error could not take",

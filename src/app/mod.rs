@@ -24,6 +24,7 @@ use crate::policy::{FailedCredentials, Policy, Quotas, RateLimits};
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::count_panics;
+use crate::trace::TraceSettings;
 use crate::upstream::{SpecKind, UpstreamSpec};
 use crate::workers::Workers;
 
@@ -31,6 +32,8 @@ pub use crate::config::AppSettings;
 use cluster::ClusterSetup;
 pub use reload::Reloader;
 
+/// How long a shutdown waits for the collector of spans.
+const SPAN_FLUSH_TIME: Duration = Duration::from_secs(3);
 /// How long a shutdown waits for the audit log to take its last lines.
 const AUDIT_FLUSH_TIME: Duration = Duration::from_secs(1);
 /// How often the certificate of clients' listener is looked at.
@@ -44,6 +47,8 @@ pub struct App {
     audit: AuditSettings,
     /// The access log, begun when something is served.
     access_log: AccessSettings,
+    /// Tracing, begun when something is served.
+    trace: TraceSettings,
     /// What the console is started with when something is served.
     console_settings: ConsoleSettings,
     /// The console, once something is served.
@@ -69,6 +74,7 @@ impl App {
 
     fn build(settings: AppSettings, setup: Option<ClusterSetup>) -> Self {
         let (shutdown, audit, access_log) = (Shutdown::default(), settings.audit, settings.access_log);
+        let trace = settings.trace;
         let console_settings = ConsoleSettings {
             folder: settings.console_folder,
             is_admin_exposed: settings.admin_listen.is_some_and(|listen| !listen.ip().is_loopback()),
@@ -124,7 +130,7 @@ impl App {
             console: OnceLock::new(),
             refusing: Arc::new(Semaphore::new(MAX_REFUSING_CONNECTIONS)),
         });
-        Self { inbound, audit, access_log, console_settings, console: None }
+        Self { inbound, audit, access_log, trace, console_settings, console: None }
     }
 
     /// Binds the listeners and starts the worker threads.
@@ -147,9 +153,16 @@ impl App {
         let workers = workers.map_err(|error| io::Error::other(format!("starting a worker thread failed: {error}")))?;
         let mut app = Self::build(settings, setup);
         app.install_console()?;
-        app.inbound.gateway.configure_audit(&app.audit)?;
-        app.inbound.access_log.configure(app.access_log);
+        app.configure_logs()?;
         Ok(BoundApp { app, listener, address, admin, workers: Arc::new(workers), reloader: None })
+    }
+
+    /// Begins the audit log, the access log and tracing.
+    fn configure_logs(&self) -> io::Result<()> {
+        let gateway = &self.inbound.gateway;
+        gateway.configure_audit(&self.audit)?;
+        self.inbound.access_log.configure(self.access_log);
+        gateway.tracer().start(&self.trace, gateway.node()).map_err(io::Error::other)
     }
 
     /// The gateway with its groups, for programs that embed it.
@@ -210,8 +223,7 @@ impl App {
             let why = "the audit log cannot go to stdout, which is for messages here; use a file or stderr";
             return Err(io::Error::other(why));
         }
-        self.inbound.gateway.configure_audit(&self.audit)?;
-        self.inbound.access_log.configure(self.access_log);
+        self.configure_logs()?;
         self.spawn_background_tasks();
         let draining = self.inbound.shutdown.draining().clone();
         tokio::spawn(async move {
@@ -221,6 +233,7 @@ impl App {
         let input = tokio::io::BufReader::new(tokio::io::stdin());
         let result = Arc::clone(&self.inbound).serve_stdio(group, input, tokio::io::stdout()).await;
         self.inbound.gateway.stop().await;
+        self.inbound.gateway.tracer().stop(SPAN_FLUSH_TIME).await;
         self.inbound.gateway.audit().flush(AUDIT_FLUSH_TIME).await;
         result
     }
@@ -292,6 +305,7 @@ impl BoundApp {
         // Last: other nodes relay requests to this one until it has left.
         cluster::leave_cluster(&inbound, end).await;
         inbound.gateway.stop().await;
+        inbound.gateway.tracer().stop(SPAN_FLUSH_TIME).await;
         inbound.gateway.audit().flush(AUDIT_FLUSH_TIME).await;
         ended_in_time
     }

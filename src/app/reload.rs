@@ -96,7 +96,7 @@ impl Reloader {
         if let Err(error) = inbound.gateway.configure_audit(&config.app_settings().audit) {
             return reject(inbound, &[error.to_string()]);
         }
-        secrets.and(flag_secrets).install();
+        secrets.and(flag_secrets).and(inbound.gateway.tracer().secrets()).install();
         let mut warnings = to_texts(&warnings);
         warnings.extend(config.exposure_warnings());
         self.apply(inbound, config, warnings);
@@ -150,6 +150,7 @@ fn apply_settings(inbound: &Inbound, settings: AppSettings) {
     let AppSettings {
         mut policy,
         access_log,
+        trace,
         log_filter,
         issuers,
         sessions,
@@ -165,6 +166,9 @@ fn apply_settings(inbound: &Inbound, settings: AppSettings) {
         tracing::error!("{error}");
     }
     inbound.access_log.configure(access_log);
+    if let Err(error) = inbound.gateway.tracer().configure(&trace, inbound.gateway.node()) {
+        tracing::error!("tracing stays as it was: {error}");
+    }
     if tls.as_deref() != inbound.tls.load().as_deref() {
         inbound.set_tls(tls);
     }

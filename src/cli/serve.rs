@@ -11,6 +11,8 @@ use super::console::{self, ConsoleFile};
 use super::setting_flags::ServeFlags;
 use crate::app::{App, AppSettings, BoundApp, Reloader};
 use crate::config::{self, Config, GivenFlag, LoadedConfig};
+use crate::redact::Secrets;
+use crate::trace::OtelVariables;
 
 /// Flags of `rialto serve`. A flag overrides the file, which overrides the default.
 #[derive(Debug, Args)]
@@ -96,7 +98,8 @@ pub(super) async fn http(arguments: ServeArgs, global: &[GivenFlag], config: &Co
     effective.exposure_warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
     let flags = [&arguments.flags.0, global].concat();
     let reloader = arguments.file().map(|file| Reloader::new(file, config.clone()).with_flags(&flags));
-    let settings = AppSettings { console_folder: arguments.console_dir.clone(), ..effective.app_settings() };
+    let mut settings = AppSettings { console_folder: arguments.console_dir.clone(), ..effective.app_settings() };
+    read_otel_variables(&mut settings);
     let listen = settings.listen;
     let admin = settings.admin_listen.map(|admin| format!(" and {admin}")).unwrap_or_default();
     let bound = match App::bind(settings).await {
@@ -160,10 +163,11 @@ pub(super) async fn stdio(arguments: StdioArgs, config: &Config) -> ExitCode {
         let mistake = format!("unknown group {:?}; groups: {}", group.unwrap_or_default(), known.join(", "));
         return usage_error(&[mistake]);
     }
-    let settings = match arguments.serve.settings(config) {
+    let mut settings = match arguments.serve.settings(config) {
         Ok(settings) => settings,
         Err(mistakes) => return usage_error(&mistakes),
     };
+    read_otel_variables(&mut settings);
     let mut app = App::new(settings);
     let _link = match arguments.console {
         false => None,
@@ -179,6 +183,14 @@ pub(super) async fn stdio(arguments: StdioArgs, config: &Config) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Lets the `OTEL_*` variables count more than the file, and warns of those that cannot be used.
+fn read_otel_variables(settings: &mut AppSettings) {
+    let (variables, warnings) = OtelVariables::read(&config::environment);
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    Secrets::new(variables.secrets().map(str::to_owned)).install_also();
+    settings.trace.variables = variables;
 }
 
 /// Prints what is wrong with the command line.

@@ -48,6 +48,7 @@ use crate::failure::FailureKind;
 use crate::identity::Identity;
 use crate::mcp_client::{Connection, ConnectionSettings, ProbeReport, Target, Unsolicited};
 use crate::protocol::{Id, Level, Method, Notification, Payload, Raw};
+use crate::trace::CallTrace;
 use crate::upstream::{self, List};
 
 /// Options of a client.
@@ -202,6 +203,7 @@ impl Client {
             sink: None,
             limits: None,
             delivery: AnswerDelivery::Whole,
+            trace: CallTrace::PassedOn,
         }
     }
 
@@ -322,6 +324,7 @@ async fn run_unsolicited(
                         sink: None,
                         limits: None,
                         delivery: AnswerDelivery::Whole,
+                        trace: CallTrace::PassedOn,
                     };
                     let mut replies = connection.call(call);
                     while replies.next().await.is_some() {}

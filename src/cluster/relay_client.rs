@@ -1,5 +1,6 @@
 //! Sending side of a relay: a request of a local client that another node answers.
 
+use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,8 @@ pub struct RelayedBody {
     read_bytes: Arc<AtomicU64>,
     /// Ends the body early when it resolves.
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Dropped with the body.
+    held: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Events of a pending relay.
@@ -123,7 +126,7 @@ impl Cluster {
             relay.is_finished = true;
             return Ok(RelayOutcome::Complete(status, headers, body));
         }
-        let body = RelayedBody { relay, events, next_chunk: 0, read_bytes, reported_bytes: 0, stop: None };
+        let body = RelayedBody { relay, events, next_chunk: 0, read_bytes, reported_bytes: 0, stop: None, held: None };
         match framing {
             ResponseFraming::Pieces(_) => Ok(match body.join().await {
                 Some(body) => RelayOutcome::Complete(status, headers, body),
@@ -139,6 +142,13 @@ impl RelayedBody {
     #[must_use]
     pub fn until_cancelled(mut self, stop: CancellationToken) -> Self {
         self.stop = Some(Box::pin(stop.cancelled_owned()));
+        self
+    }
+
+    /// Keeps a value until the body has ended.
+    #[must_use]
+    pub fn holding(mut self, held: Option<Box<dyn Any + Send + Sync>>) -> Self {
+        self.held = held;
         self
     }
 

@@ -17,6 +17,7 @@ use crate::issuers::IssuerSettings;
 use crate::policy::{HostOriginRules, LimitRule, Policy, QuotaLimits};
 use crate::session::SessionSettings;
 use crate::store::{ClusterStore, StoreSettings};
+use crate::trace::TraceSettings;
 
 /// Settings of a whole gateway process.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub struct AppSettings {
     pub audit: AuditSettings,
     /// The access log.
     pub access_log: AccessSettings,
+    /// Tracing by OpenTelemetry.
+    pub trace: TraceSettings,
     /// What is logged, as a `tracing` filter; `None` for the default of the command.
     pub log_filter: Option<String>,
     /// The certificate with its key, if clients speak TLS.
@@ -75,6 +78,7 @@ impl Config {
         settings.policy.fill(&mut app);
         settings.audit.fill(&mut app);
         settings.log.fill(&mut app);
+        settings.telemetry.fill(&mut app);
         app.log_filter = settings.log.tracing_filter();
         app.tls.clone_from(&self.tls);
         app.policy.host_origin = HostOriginRules::new(&settings.access.hosts, &settings.access.origins);
@@ -118,6 +122,7 @@ impl Default for AppSettings {
             store: StoreSettings::default(),
             audit: AuditSettings::default(),
             access_log: AccessSettings::default(),
+            trace: TraceSettings::default(),
             log_filter: None,
             tls: None,
             cluster_store: None,

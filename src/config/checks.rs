@@ -3,9 +3,11 @@
 use super::model::Config;
 use super::reader::TableReader;
 use super::settings::{
-    AccessSection, ApiKeySettings, AuditSection, ClusterSection, FilterSection, LogSection, UpstreamSettings,
+    AccessSection, ApiKeySettings, AuditSection, ClusterSection, FilterSection, LogSection, TelemetrySection,
+    UpstreamSettings,
 };
 use crate::http::server::ClientCertificates;
+use http::{HeaderName, HeaderValue};
 
 const MIN_SEALING_KEY_BYTES: usize = 16;
 /// Digests of one API key: the one in use, and the one that replaces it.
@@ -75,6 +77,23 @@ pub(super) fn check_audit(_: &mut AuditSection, table: &TableReader<'_>) {
             let hint = format!("write it as \"/{pointer}\"");
             table.reader.error(&span, format!("{pointer:?} is no JSON Pointer"), Some(hint));
         }
+    }
+}
+
+pub(super) fn check_telemetry(telemetry: &mut TelemetrySection, table: &TableReader<'_>) {
+    for (name, value, span) in table.string_map("headers") {
+        let is_valid = HeaderName::from_bytes(name.as_bytes()).is_ok() && HeaderValue::from_str(&value).is_ok();
+        if !is_valid {
+            table.reader.error(
+                &span,
+                format!("`{name}` in {} cannot be sent as a header", table.subject("headers")),
+                None,
+            );
+        }
+    }
+    if let Some(entry) = table.entry("batch").filter(|_| telemetry.batch > telemetry.queue) {
+        let hint = format!("write at most {}, or a larger `queue`", telemetry.queue);
+        table.reader.error(&entry.node.span, format!("{} is more than `queue`", table.subject("batch")), Some(hint));
     }
 }
 

@@ -16,7 +16,7 @@ pub struct TargetLevels(Vec<(String, LogLevel)>);
 /// The target of the access log.
 const ACCESS_TARGET: &str = "access";
 /// Modules whose lines have the target `rialto::{module}`.
-const MODULES: [&str; 22] = [
+const MODULES: [&str; 23] = [
     "admin",
     "app",
     "audit",
@@ -38,6 +38,7 @@ const MODULES: [&str; 22] = [
     "session",
     "store",
     "telemetry",
+    "trace",
     "upstream",
 ];
 

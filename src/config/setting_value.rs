@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
+use http::{HeaderName, Uri};
 use serde_json::Value;
 
 use super::console::{OperatorSection, read_operator_principals, read_operators};
@@ -31,6 +31,7 @@ use crate::policy::{
     TrustedProxies, is_token68,
 };
 use crate::telemetry::{LogFormat, LogLevel};
+use crate::trace::{ExportHeaders, OtlpProtocol, ResourceAttributes, SamplerName};
 use crate::upstream::ConnectionMode;
 
 /// A value of a setting.
@@ -121,6 +122,12 @@ values! {
     Vec<HeaderName>: read_header_names, |names, _| names.iter().map(HeaderName::as_str).collect();
     Vec<AccessRule>: read_rules, |rules, _| rules.iter().map(|rule| &*rule.name).collect();
     TargetLevels: TargetLevels::read, |levels, _| levels.to_json();
+    Option<Uri>: |table, key| table.url(key).map(Some),
+        |url, _| url.as_ref().map(crate::http::client::redacted).into();
+    ExportHeaders: |table, key| read_pairs(table, key).map(ExportHeaders),
+        |headers, _| headers.0.iter().map(|(name, _)| (name.clone(), Value::from("***"))).collect();
+    ResourceAttributes: |table, key| read_pairs(table, key).map(ResourceAttributes),
+        |attributes, _| attributes.0.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect();
     SampleRate: read_fraction, |part, _| part.get().into();
     Option<bool>: |table, key| table.boolean(key).map(Some), |flag, _| (*flag).into();
     ContainedScopes: read_contained_scopes, |scopes, _| {
@@ -171,6 +178,12 @@ choices! {
     LegRule { "client" => Client, "handshake" => Handshake, "per-request" => PerRequest }
     Naming { "prefix" => Prefix, "plain" => Plain }
     DefaultAccess { "allow" => Allow, "deny" => Deny }
+    OtlpProtocol { "http/protobuf" => HttpProtobuf, "grpc" => Grpc }
+    SamplerName {
+        "always_on" => AlwaysOn, "always_off" => AlwaysOff, "traceidratio" => TraceIdRatio,
+        "parentbased_always_on" => ParentBasedAlwaysOn, "parentbased_always_off" => ParentBasedAlwaysOff,
+        "parentbased_traceidratio" => ParentBasedTraceIdRatio
+    }
     OperatorRight { "look" => Look, "bodies" => Bodies, "act" => Act, "edit" => Edit }
 }
 
@@ -188,6 +201,11 @@ fn show_number(number: &usize, value_type: ValueType) -> Value {
         ValueType::Size => format_size(*number).into(),
         _ => (*number).into(),
     }
+}
+
+fn read_pairs(table: &TableReader<'_>, key: &str) -> Option<Vec<(String, String)>> {
+    table.entry(key)?;
+    Some(table.string_map(key).into_iter().map(|(name, value, _)| (name, value)).collect())
 }
 
 fn read_header_names(table: &TableReader<'_>, key: &str) -> Option<Vec<HeaderName>> {
@@ -348,6 +366,12 @@ impl<T: Clone> FillPlace<T> for T {
 impl FillPlace<usize> for Option<usize> {
     fn fill(&self, place: &mut usize) {
         *place = self.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    }
+}
+
+impl FillPlace<f64> for SampleRate {
+    fn fill(&self, place: &mut f64) {
+        *place = self.get();
     }
 }
 

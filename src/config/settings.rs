@@ -4,10 +4,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderName, Uri};
 
 use super::app_settings::AppSettings;
-use super::checks::{check_access, check_api_key, check_audit, check_cluster, check_filter, check_log, check_timeouts};
+use super::checks::{
+    check_access, check_api_key, check_audit, check_cluster, check_filter, check_log, check_telemetry, check_timeouts,
+};
 use super::console::{OperatorSection, check_operator};
 use super::keys::{ConfigKey, MAX_COUNT, Section, ValueType, setting};
 use super::log_settings::TargetLevels;
@@ -26,6 +28,7 @@ use crate::issuers::IssuerSettings;
 use crate::policy::rules::{AccessRule, DefaultAccess};
 use crate::policy::{LimitRule, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, TrustedProxies};
 use crate::telemetry::{LogFormat, LogLevel};
+use crate::trace::{ExportHeaders, MAX_QUEUE_SIZE, OtlpProtocol, ResourceAttributes, SamplerName};
 use crate::upstream::{ConnectionMode, UpstreamSpec};
 
 // Types of values in the file.
@@ -95,6 +98,8 @@ settings! {
         cluster: ClusterSection = ClusterSection::default(), table(&CLUSTER);
         /// Logging, to standard error.
         log: LogSection = LogSection::default(), table(&LOG);
+        /// Tracing by OpenTelemetry. The `OTEL_*` variables count more.
+        telemetry: TelemetrySection = TelemetrySection::default(), table(&TELEMETRY);
         /// Health, metrics, status and the console, for operators.
         admin: AdminSection = AdminSection::default(), table(&ADMIN);
         /// TLS for clients.
@@ -157,6 +162,49 @@ settings! {
         /// Log format; `json` is one object per line.
         format: LogFormat = LogFormat::Text,
             choice::<LogFormat>().example("\"json\"").flag("log-format", "FORMAT").global();
+    }
+}
+
+settings! {
+    /// `[telemetry]`: tracing by OpenTelemetry.
+    pub struct TelemetrySection as TELEMETRY: "Tracing by OpenTelemetry: spans of calls, sent to a collector by OTLP. The `OTEL_*` variables count more.", check check_telemetry => AppSettings {
+        /// Whether calls are traced.
+        traces: Option<bool> = None,
+            BOOLEAN.default("true where `endpoint` or one of the `OTEL_*` variables for it is set").example("true")
+            => trace.enabled;
+        /// URL of the collector. Over HTTP `/v1/traces` is added to it.
+        endpoint: Option<Uri> = None,
+            URL.default("`http://localhost:4318`, or port 4317 for `grpc`").example("\"http://collector:4318\"")
+            => trace.endpoint;
+        /// How spans are sent.
+        protocol: Option<OtlpProtocol> = None,
+            choice::<OtlpProtocol>().default("\"http/protobuf\"").example("\"grpc\"") => trace.protocol;
+        /// Headers sent to the collector.
+        headers: ExportHeaders = ExportHeaders::default(),
+            STRING_MAP.default("none").example("{ x-api-key = \"a s3cret of the collector\" }") => trace.headers;
+        /// Time that the collector may take for a request.
+        timeout: Duration = seconds(10), DURATION.example("\"5s\"") => trace.timeout;
+        /// Name of this service in traces.
+        service_name: Option<String> = None,
+            STRING.default("\"rialto\"").example("\"mcp-gateway\"") => trace.service_name;
+        /// More attributes of this service.
+        resource: ResourceAttributes = ResourceAttributes::default(),
+            STRING_MAP.default("none").example("{ \"deployment.environment.name\" = \"staging\" }")
+            => trace.resource_attributes;
+        /// Which calls are traced: all, none or a part; with `parentbased_`, only where the client does not say.
+        sampler: SamplerName = SamplerName::ParentBasedAlwaysOn,
+            choice::<SamplerName>().example("\"parentbased_traceidratio\"") => trace.sampler;
+        /// The part of the traces that `traceidratio` samplers take, from 0 to 1.
+        sample_ratio: SampleRate = SampleRate::default(),
+            setting(ValueType::Fraction).example("0.01") => trace.sample_ratio;
+        /// Maximum number of spans that wait for the collector; the excess is dropped and counted.
+        queue: usize = 2048, integer(1, MAX_QUEUE_SIZE as u64).example("8192") => trace.queue_size;
+        /// Maximum number of spans in a request to the collector.
+        batch: usize = 512, integer(1, MAX_QUEUE_SIZE as u64).example("256") => trace.batch_size;
+        /// How long spans wait for others before they are sent.
+        interval: Duration = seconds(5), DURATION.example("\"1s\"") => trace.interval;
+        /// How long a batch is sent again and again to a collector that does not take it, before it is dropped.
+        retry_time: Duration = seconds(30), DURATION.example("\"1m\"") => trace.export_timeout;
     }
 }
 

@@ -25,6 +25,7 @@ use crate::error::Result;
 use crate::failure::{Failure, FailureKind, FailureSide};
 use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload};
+use crate::trace::{AttributeValue, SpanKind};
 use crate::upstream::{LeaseGuard, Leg};
 
 /// A call being forwarded to one upstream.
@@ -120,7 +121,7 @@ pub(super) fn call(
             return error.into();
         }
     }
-    let Some(mut replies) = member.leg.call_local(&forward.call) else { return forward.replies() };
+    let Some(mut replies) = trace_context::call_local(&member.leg, &forward.call) else { return forward.replies() };
     if let Some(revision) = member.state.revision {
         member.leg.count_revision_pair(forward.call.client.revision, revision);
     }
@@ -173,6 +174,9 @@ impl ForwardedCall {
         };
         remove_server_requests(&mut forward.call, &member.leg);
         trace_context::copy_to_headers(&mut forward.call);
+        if let Some(span) = forward.call.trace.span() {
+            span.set_upstream(member.leg.name());
+        }
         if let Some(params) = forward.call.params.take() {
             forward.call.params = Some(forward.tasks().map_request(params));
         }
@@ -297,6 +301,18 @@ impl ForwardedCall {
     }
 
     async fn acquire(&self) -> Result<LeaseGuard> {
+        let connecting = self.call.trace.span().map(|span| span.child(SpanKind::Internal, "connect"));
+        let acquired = self.acquire_connection().await;
+        if let Some(connecting) = connecting {
+            connecting.set("rialto.upstream", Arc::clone(self.leg.name()));
+            if let Err(error) = &acquired {
+                connecting.fail(AttributeValue::Static("unavailable"), &error.to_string());
+            }
+        }
+        acquired
+    }
+
+    async fn acquire_connection(&self) -> Result<LeaseGuard> {
         let session_sink = self.session_sink();
         let sink = || session_sink.map(|session_sink| Arc::new(session_sink) as Arc<dyn ClientSink>);
         self.leg.acquire(&self.call, sink).await
@@ -498,6 +514,10 @@ impl MappedReplies<'_> {
 
     /// Sends a server request to the client, or parks the call of a client that cannot be sent any.
     async fn send_request(&mut self, request: ServerRequest) {
+        let request = match self.forward.call.trace.span() {
+            Some(span) => trace_context::traced_server_request(span, request),
+            None => request,
+        };
         match &self.forward.client_view {
             Some(view) if self.parking == Parking::OnRequest => {
                 self.parking = Parking::Begun;

@@ -27,6 +27,7 @@ use crate::dialect::Revision;
 use crate::identity::Identity;
 use crate::metrics::{CallMetrics, CallOutcome, DecisionMetrics};
 use crate::protocol::Method;
+use crate::trace::Tracer;
 use crate::upstream::{CatalogState, Leg, List, Upstream};
 
 /// A named set of upstreams served at one address.
@@ -145,6 +146,10 @@ impl Group {
     /// The current view of clients of that revision.
     pub fn view(&self, client: Revision) -> Guard<Arc<View>> {
         self.current[slot(client)].load()
+    }
+
+    pub(super) fn tracer(&self) -> &Tracer {
+        &self.shared.tracer
     }
 
     pub(super) fn parked(&self) -> &Arc<ParkedCalls> {

@@ -45,6 +45,7 @@ use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::policy::rules::RuleBook;
 use crate::policy::{Quotas, RateLimits};
+use crate::trace::Tracer;
 use crate::upstream::{Upstream, UpstreamSpec};
 use foldhash::HashMap;
 use held_tasks::HeldTasks;
@@ -60,6 +61,7 @@ pub use list_pages::ListPage;
 pub use parked_calls::{ParkedReport, ParkingTimeouts, parked_call_lost};
 pub use permissions::{DescribedTarget, Permissions};
 pub use sealing::Seal;
+pub use trace_context::TracedRequest;
 pub use view::{GroupMember, View};
 
 /// The group that is served where the URL names none.
@@ -89,6 +91,7 @@ struct GatewayShared {
     held_tasks: Arc<HeldTasks>,
     owned_tasks: Arc<OwnedTasks>,
     rate_limits: Arc<RateLimits>,
+    tracer: Tracer,
     closing: CancellationToken,
     /// The label `upstream` of calls that the gateway answers itself.
     local_label: Arc<str>,
@@ -181,6 +184,7 @@ impl Gateway {
                 held_tasks: Arc::new(HeldTasks::new(Arc::clone(&settings.quotas))),
                 owned_tasks: Arc::default(),
                 parked_calls: Arc::new(ParkedCalls::new(settings.parking, settings.quotas)),
+                tracer: Tracer::default(),
                 closing,
                 local_label: "rialto".into(),
             },
@@ -246,6 +250,16 @@ impl Gateway {
     /// The rate limits of requests and calls.
     pub fn rate_limits(&self) -> &Arc<RateLimits> {
         &self.shared.rate_limits
+    }
+
+    /// Traces calls.
+    pub fn tracer(&self) -> &Tracer {
+        &self.shared.tracer
+    }
+
+    /// The name of this node in the cluster; empty without a cluster.
+    pub fn node(&self) -> &Arc<str> {
+        &self.shared.node
     }
 
     /// The audit log.

@@ -24,6 +24,7 @@ use crate::failure::{Failure, FailureKind, QuotaReached};
 use crate::identity::Identity;
 use crate::policy::{CallerPermit, Permit, QuotaKey, Quotas};
 use crate::protocol::{ErrorObject, Key, Method, Notification, NotificationMethod, Payload, Raw, code};
+use crate::trace::SpanContext;
 
 /// How long parked calls wait.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +59,8 @@ struct ParkedEntry {
     client: Arc<ClientInfo>,
     /// Methods of the server requests that wait for the client.
     methods: Vec<Method>,
+    /// The span of the request that began it.
+    span: Option<SpanContext>,
     resumed: CancellationToken,
     task: JoinHandle<Option<ParkedCall>>,
 }
@@ -156,9 +159,15 @@ pub(super) async fn resume(group: Arc<Group>, call: Call, id: u128) -> Replies {
     if let Some(access) = &call.caller.access {
         access.note_waited(entry.parked_at.elapsed());
     }
+    if let (Some(span), Some(first)) = (call.trace.span(), entry.span) {
+        span.link(first);
+    }
     let Ok(Some(mut parked)) = entry.task.await else {
         return invalid_params("`requestState` came too late; call anew").into();
     };
+    if let Some(span) = call.trace.span() {
+        span.set_upstream(&parked.upstream);
+    }
     parked.deliver_responses(call.params.as_ref().and_then(|params| params.member(Key::InputResponses)).as_ref());
     attach(&group, call, parked)
 }
@@ -329,6 +338,7 @@ impl AttachedCall {
         let id = parked_calls.new_id();
         let sealed = RequestState::Parked(id, self.group.node()).seal(&self.group, &self.call, timeout);
         let resumed = CancellationToken::new();
+        let span = self.call.trace.span().map(|span| span.context());
         let (revision, owner) = (self.call.client.revision, Arc::clone(&self.call.caller.identity));
         let (upstream, client) = (Arc::clone(&parked.upstream), Arc::clone(&self.call.client));
         let methods = parked.pending.iter().map(|(_, request)| request.method.clone()).collect();
@@ -344,6 +354,7 @@ impl AttachedCall {
             upstream,
             client,
             methods,
+            span,
             resumed,
             task: tokio::spawn(waiting),
         };

@@ -13,7 +13,7 @@ use super::group::Group;
 use super::permissions::target_kind;
 use super::request_state::RequestState;
 use super::view::{GroupMember, View};
-use super::{forward, parked_calls};
+use super::{forward, parked_calls, trace_context};
 use crate::audit::AuditOutcome;
 use crate::call::{Answer, Call, ClientSink, Replies};
 use crate::dialect::Revision;
@@ -55,6 +55,13 @@ impl Group {
     /// Answers a call, or forwards it to its upstream. A call waits for connecting upstreams only if it may
     /// need one of them.
     pub fn handle(self: &Arc<Self>, call: &Call) -> Replies {
+        match call.trace.span() {
+            None => self.handle_call(call),
+            Some(span) => trace_context::end_with_answer(span, &call.method, self.handle_call(call)),
+        }
+    }
+
+    fn handle_call(self: &Arc<Self>, call: &Call) -> Replies {
         if let Err(error) = check_duplicates(call) {
             return self.refuse(call, error);
         }

@@ -49,6 +49,10 @@ impl ClientSink for SessionSink {
         self.sink.key()
     }
 
+    fn log_tag(&self) -> Option<String> {
+        self.sink.log_tag()
+    }
+
     fn level(&self) -> Option<Level> {
         self.sink.level()
     }

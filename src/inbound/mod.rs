@@ -13,6 +13,7 @@ mod http;
 mod per_request;
 mod pieces;
 mod relay;
+mod relay_trace;
 mod request_id;
 mod resource_metadata;
 mod respond;

@@ -18,6 +18,7 @@ use crate::dialect::{Revision, headers};
 use crate::protocol::{Invalid, Key, Message, Method, Raw, Request};
 use crate::store::NodeId;
 use crate::timer::PooledTimer;
+use crate::trace::CallTrace;
 
 /// Builds the call of a request that passed the dialect checks.
 pub(super) fn into_call(request: Request, checked: CheckedRequest, caller: Arc<Caller>) -> Call {
@@ -34,6 +35,7 @@ pub(super) fn into_call(request: Request, checked: CheckedRequest, caller: Arc<C
         sink: None,
         limits: None,
         delivery: AnswerDelivery::Whole,
+        trace: CallTrace::PassedOn,
     }
 }
 
@@ -135,6 +137,7 @@ async fn answer_call(context: &RequestContext<'_>, mut call: Call) -> Result<Res
         }
     };
     let is_listening = call.method == Method::Listen;
+    context.group.begin_span(&mut call);
     let mut replies = context.group.handle(&call);
     let encoder = ReplyEncoder::of_call(call, &context.group);
     let sse_after = context.inbound.settings().sse_after;

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, Response, StatusCode};
 use super::body::{ResponseContent, UnbrokenBody};
 use super::headers::{LAST_EVENT_ID, X_SESSION_ID};
 use super::http::RequestContext;
+use super::relay_trace::relay_span;
 use super::respond::{self, GivenSessionId, Rejection};
 use super::{Inbound, Route};
 use crate::call::REQUEST_ID;
@@ -62,16 +63,21 @@ impl RequestContext<'_> {
         cluster: &Arc<Cluster>,
         owner: &NodeId,
     ) -> Result<Option<Response<ResponseContent>>, Rejection> {
+        let mut headers = self.relayed_headers();
+        let spans = self.begin_relay(owner, &mut headers);
         let request = RelayedRequest {
             method: self.head.verb.clone(),
             uri: self.head.uri.clone(),
-            headers: self.relayed_headers(),
+            headers,
             identity: Arc::clone(&self.caller.identity),
             peer: self.caller.peer,
             body: self.body.get().cloned().unwrap_or_default(),
         };
         Ok(match cluster.relay(owner, request).await? {
             RelayOutcome::Complete(status, headers, body) => {
+                if let Some(spans) = spans {
+                    spans.end(status, &body);
+                }
                 Some(respond::relayed(status, headers, ResponseContent::Full(body)))
             }
             RelayOutcome::Streaming(status, headers, body) => {
@@ -79,13 +85,24 @@ impl RequestContext<'_> {
                 // runs to its end.
                 let body = match self.head.verb {
                     http::Method::GET => body.until_cancelled(self.inbound.shutdown.leaving().clone()),
-                    _ => body,
+                    _ => body.holding(spans.map(|spans| Box::new(spans) as _)),
                 };
                 Some(respond::relayed(status, headers, ResponseContent::Relayed(Box::new(body))))
             }
-            RelayOutcome::NotOwner => None,
-            RelayOutcome::Busy => return Err(Rejection::RelayPeerBusy),
-            RelayOutcome::Lost => return Err(Rejection::RelayPeerLost),
+            RelayOutcome::NotOwner => {
+                if let Some(spans) = spans {
+                    spans.discard();
+                }
+                None
+            }
+            RelayOutcome::Busy => {
+                spans.iter().for_each(|spans| spans.fail("busy"));
+                return Err(Rejection::RelayPeerBusy);
+            }
+            RelayOutcome::Lost => {
+                spans.iter().for_each(|spans| spans.fail("lost"));
+                return Err(Rejection::RelayPeerLost);
+            }
         })
     }
 
@@ -196,7 +213,9 @@ impl Inbound {
             let (path, identity) = (route.console_path().to_owned(), request.identity);
             return self.serve_relayed_console(head, path, &identity, (request_id, request.body)).await;
         }
-        let caller = Arc::new(policy.caller(request.identity, &head.headers, request_id, request.peer));
+        let mut caller = policy.caller(request.identity, &head.headers, request_id, request.peer);
+        caller.relay_span = relay_span(&head.headers);
+        let caller = Arc::new(caller);
         let result = match Route::parse(head.uri.path(), policy.public_path()) {
             Some(route) => {
                 let group = self.gateway.group(route.group());

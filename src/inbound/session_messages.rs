@@ -21,6 +21,7 @@ use crate::protocol::{
     ErrorObject, Id, Key, Level, Message, Method, Notification, NotificationMethod, Payload, Raw, Request, code,
 };
 use crate::session::{BeginCallError, CallGuard, Session, StreamTarget};
+use crate::trace::CallTrace;
 
 /// Longest resource URI that a session can subscribe to.
 const MAX_SUBSCRIPTION_URI_BYTES: usize = 8 << 10;
@@ -176,7 +177,7 @@ pub(super) fn handle_request(
     if let Err(error) = checked {
         return error.into();
     }
-    group.handle(&Call {
+    let mut call = Call {
         id: request.id.clone(),
         method: request.method.clone(),
         params: request.params.clone(),
@@ -187,7 +188,10 @@ pub(super) fn handle_request(
         sink: Some(Arc::clone(session) as Arc<dyn ClientSink>),
         limits: share,
         delivery,
-    })
+        trace: CallTrace::PassedOn,
+    };
+    group.begin_span(&mut call);
+    group.handle(&call)
 }
 
 /// Tells the client which lists it sees otherwise since its credential says something else: a new token with other roles,

@@ -235,6 +235,7 @@ impl StdioConnection {
                 return self.send_response(invalid.response()).await;
             }
         };
+        self.group.begin_span(&mut call);
         let replies = self.group.handle(&call);
         let encoder = ReplyEncoder::of_call(call, &self.group);
         let mut running = RunningCall { guard, replies, encoder, in_flight };

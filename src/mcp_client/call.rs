@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::connection::{Connection, RequestHeaders};
+use super::request_trace::RequestTrace;
 use super::round::{ProgressFilter, Round, WaitLimits};
 use super::task_driver::{DriverPurpose, ExpectedTask, TaskDriver};
 use crate::call::{Answer, Call, Reply, ReplySink, ServerRequest};
@@ -152,12 +153,14 @@ impl<'c> UpstreamCall<'c> {
     async fn send(&mut self, out: &mut impl ReplySink) -> Outcome {
         let mirrors = self.connection.mirrors_for(self.call).await;
         let declares_tasks = matches!(self.task_use, TaskUse::Declared | TaskUse::Offered);
-        let params = self.connection.params(self.params.as_ref(), self.call, declares_tasks);
+        let (method, own) = (&self.call.method, self.params.as_ref());
+        let trace = RequestTrace::begin(self.connection, self.call, method, own);
+        let params = self.connection.params(own, self.call, declares_tasks, trace.as_ref());
         let progress_token = self.call.progress_token.clone();
-        let headers = RequestHeaders { mirrors: &mirrors, caller: &self.call.caller };
+        let headers = RequestHeaders { mirrors: &mirrors, caller: &self.call.caller, trace: trace.as_ref() };
         let (progress, limits, delivery) = (&mut self.progress, &mut self.limits, self.call.delivery);
         let mut round = Round { out, progress, limits, delivery };
-        match self.task_use {
+        let outcome = match self.task_use {
             // The task is cancelled by its id, so a request that is dropped goes on until its response has come.
             TaskUse::Requested(..) => {
                 let replies = self.connection.send(self.call.method.clone(), params, progress_token, headers);
@@ -166,7 +169,11 @@ impl<'c> UpstreamCall<'c> {
             _ => {
                 self.connection.run_request(self.call.method.clone(), params, progress_token, headers, &mut round).await
             }
+        };
+        if let Some(trace) = trace {
+            trace.end(&self.call.method, &outcome);
         }
+        outcome
     }
 
     /// Handles a response: it may require input, header mirrors that changed, or a task.

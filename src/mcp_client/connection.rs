@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::Unsolicited;
 use super::call;
 use super::probe::{self, Opened, ProbeReport, Transport};
+use super::request_trace::RequestTrace;
 use super::round::{ProgressFilter, Round, WaitLimits};
 use super::session_resumption::ResumableSession;
 use super::target::{ConnectionSettings, Target};
@@ -25,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::identity::{Credential, Identity};
 use crate::protocol::{Id, Key, Method, Notification, Outcome, Payload, Raw};
+use crate::trace::CallTrace;
 
 /// An open connection whose revision was negotiated.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub struct Connection {
     probe_report: ProbeReport,
     settings: ConnectionSettings,
     identity: ClientIdentity,
+    /// Host and port of the server; `None` for a child process.
+    address: Option<(Arc<str>, u16)>,
     /// Header mirrors by tool, for tools that have any; `None` until a tool list was read.
     mirrors: Mutex<Option<HashMap<String, Vec<HeaderMirror>>>>,
     /// Messages to send before the connection closes, such as task cancellations.
@@ -78,6 +82,7 @@ impl Connection {
             probe_report: report,
             settings,
             identity,
+            address: target.address(),
             mirrors: Mutex::default(),
             closing_tasks: TaskTracker::new(),
         }))
@@ -122,6 +127,11 @@ impl Connection {
         matches!(&self.transport, Transport::Http(http) if http.is_resumed())
     }
 
+    /// Host and port of the server; `None` for a child process.
+    pub(super) fn address(&self) -> Option<(Arc<str>, u16)> {
+        self.address.clone()
+    }
+
     /// The identity that we present to the server.
     pub fn identity(&self) -> &ClientIdentity {
         &self.identity
@@ -160,6 +170,7 @@ impl Connection {
             sink: None,
             limits: None,
             delivery: AnswerDelivery::Whole,
+            trace: CallTrace::PassedOn,
         }
     }
 
@@ -284,8 +295,8 @@ impl Connection {
                     Answer { outcome: request.run(&mut round).await, revision }
                 })
             }
-            Transport::Stdio(stdio) => stdio.duplex.call(method, params, progress_token, self.revision),
-            Transport::Sse(sse) => sse.duplex.call(method, params, progress_token, self.revision),
+            Transport::Stdio(stdio) => stdio.duplex.call(method, params, progress_token, self.revision, headers.trace),
+            Transport::Sse(sse) => sse.duplex.call(method, params, progress_token, self.revision, headers.trace),
         }
     }
 
@@ -301,16 +312,26 @@ impl Connection {
         match &self.transport {
             Transport::Http(http) => http.request(method, params, progress_token, headers).run(round).await,
             Transport::Stdio(stdio) => {
-                round.forward_all(&mut stdio.duplex.call(method, params, progress_token, self.revision)).await
+                let duplex = &stdio.duplex;
+                let mut replies = duplex.call(method, params, progress_token, self.revision, headers.trace);
+                round.forward_all(&mut replies).await
             }
             Transport::Sse(sse) => {
-                round.forward_all(&mut sse.duplex.call(method, params, progress_token, self.revision)).await
+                let duplex = &sse.duplex;
+                let mut replies = duplex.call(method, params, progress_token, self.revision, headers.trace);
+                round.forward_all(&mut replies).await
             }
         }
     }
 
     /// The parameters as sent to the server, with the client's capabilities translated to the revision of the connection.
-    pub(super) fn params(&self, params: Option<&Payload>, call: &Call, declares_tasks: bool) -> Option<Payload> {
+    pub(super) fn params(
+        &self,
+        params: Option<&Payload>,
+        call: &Call,
+        declares_tasks: bool,
+        trace: Option<&RequestTrace>,
+    ) -> Option<Payload> {
         let identity = || {
             let capabilities =
                 to_upstream::client_capabilities(&call.client.capabilities, call.client.revision, self.revision);
@@ -320,9 +341,23 @@ impl Connection {
             }
         };
         let params = to_upstream::request_params(params, self.revision, identity, call.level);
-        match &self.transport {
-            Transport::Http(_) => params, // trace context travels in HTTP headers
-            Transport::Stdio(_) | Transport::Sse(_) => with_trace_meta(params, &call.caller.headers),
+        match (&self.transport, trace) {
+            // The context of the client is in the headers, and in `_meta` if the client has put it there.
+            (Transport::Http(_), None) => params,
+            // Servers that record spans of messages look into `_meta`; that nothing is recorded need not be told twice.
+            (Transport::Http(_), Some(trace)) => {
+                if trace.is_recorded() {
+                    trace.put_into_meta(params)
+                } else {
+                    params
+                }
+            }
+            (Transport::Stdio(_) | Transport::Sse(_), None) => {
+                with_trace_meta(params, &call.caller.headers, &TRACE_HEADERS)
+            }
+            (Transport::Stdio(_) | Transport::Sse(_), Some(trace)) => {
+                with_trace_meta(trace.put_into_meta(params), &call.caller.headers, &TRACE_HEADERS[2..])
+            }
         }
     }
 
@@ -363,8 +398,11 @@ impl Connection {
         for _ in 0..MAX_LIST_PAGES {
             let previous = cursor.take();
             let params = previous.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish().into());
-            let headers = RequestHeaders { mirrors: &[], caller: &call.caller };
-            let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call, false), None, headers);
+            let trace = RequestTrace::begin(self, call, &Method::ToolsList, None);
+            let headers = RequestHeaders { mirrors: &[], caller: &call.caller, trace: trace.as_ref() };
+            let params = self.params(params.as_ref(), call, false, trace.as_ref());
+            let replies = self.send(Method::ToolsList, params, None, headers);
+            let replies = RequestTrace::end_with(trace, &Method::ToolsList, replies);
             let Ok(Ok(page)) = probe::wait_for_response(replies, self.settings.idle_timeout, "`tools/list`").await
             else {
                 break;
@@ -411,11 +449,12 @@ impl Connection {
 pub(super) struct RequestHeaders<'h> {
     pub(super) mirrors: &'h [HeaderMirror],
     pub(super) caller: &'h Arc<Caller>,
+    pub(super) trace: Option<&'h RequestTrace>,
 }
 
 /// Adds the trace context of the client's HTTP headers to `_meta`, unless it is there already.
-fn with_trace_meta(mut params: Option<Payload>, headers: &HeaderMap) -> Option<Payload> {
-    for name in TRACE_HEADERS {
+fn with_trace_meta(mut params: Option<Payload>, headers: &HeaderMap, names: &[&str]) -> Option<Payload> {
+    for name in names.iter().copied() {
         let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
         if params.as_ref().and_then(|params| params.member(Key::Meta)?.get(name)).is_none() {
             params = Some(crate::dialect::meta::with_member(params.as_deref(), name, Raw::of(value)).into());

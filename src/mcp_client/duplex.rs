@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::batch::{MessageParser, Received};
 use super::pending_calls::{MAX_OPEN_SERVER_REQUESTS, PendingCall, PendingCalls, Question, too_many_server_requests};
+use super::request_trace::RequestTrace;
 use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::call::{Answer, Replies, Reply, ReplySink};
@@ -101,8 +102,12 @@ impl Duplex {
         params: Option<Payload>,
         progress_token: Option<Raw>,
         revision: Revision,
+        trace: Option<&RequestTrace>,
     ) -> Replies {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(trace) = trace {
+            trace.note_id(&id.into());
+        }
         let params = match &progress_token {
             Some(_) => Some(meta::with_member(params.as_deref(), "progressToken", Raw::of(&id)).into()),
             None => params,
@@ -407,7 +412,7 @@ mod tests {
     async fn listen_request_with_a_slow_reader_ends_and_is_cancelled() {
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
         let (duplex, mut sent) = Duplex::new(parser(), unsolicited);
-        let mut replies = duplex.call(Method::Listen, None, None, Revision::NEWEST);
+        let mut replies = duplex.call(Method::Listen, None, None, Revision::NEWEST, None);
         assert!(tokio::time::timeout(std::time::Duration::from_millis(1), replies.next()).await.is_err());
         assert!(Message::parse(&sent.next().await.unwrap()).is_ok());
         let meta = json!({ "io.modelcontextprotocol/subscriptionId": 1 });
@@ -430,8 +435,8 @@ mod tests {
     async fn call_that_was_not_sent_is_not_cancelled() {
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
         let (duplex, mut sent) = Duplex::new(parser(), unsolicited);
-        drop(duplex.call(Method::ToolsCall, None, None, Revision::NEWEST));
-        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
+        drop(duplex.call(Method::ToolsCall, None, None, Revision::NEWEST, None));
+        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST, None);
         assert!(futures_util::poll!(std::pin::pin!(replies.next())).is_pending());
         drop(replies);
         let mut methods = Vec::new();
@@ -450,7 +455,7 @@ mod tests {
     async fn failure_at_close<W>(writer: impl FnOnce(OutgoingMessages) -> W) -> Failure {
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
         let (duplex, sent) = Duplex::new(parser(), unsolicited);
-        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
+        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST, None);
         let _writer = writer(sent);
         let reply = replies.next();
         tokio::pin!(reply);
@@ -471,7 +476,7 @@ mod tests {
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
         let (duplex, _sent) = Duplex::new(parser(), unsolicited);
         duplex.close(Failure::new(FailureKind::ChildExited, "exited"));
-        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
+        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST, None);
         let Some(Reply::End(answer)) = replies.next().await else { panic!("the end of the call") };
         let error = answer.outcome.unwrap_err();
         let failure = error.failure().unwrap();

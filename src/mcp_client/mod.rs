@@ -13,6 +13,7 @@ mod log_limiter;
 mod pending_calls;
 mod probe;
 mod reaper;
+mod request_trace;
 mod round;
 mod session_resumption;
 mod sse;

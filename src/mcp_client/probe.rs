@@ -204,7 +204,7 @@ impl Connector<'_> {
         let mut revision = self.settings.revision.unwrap_or(Revision::NEWEST);
         for may_renegotiate in [true, false] {
             let params = to_upstream::request_params(None, revision, || self.identity.clone(), None);
-            let replies = duplex.call(Method::Discover, params, None, revision);
+            let replies = duplex.call(Method::Discover, params, None, revision, None);
             let outcome = wait_for_response(replies, timeout, "`server/discover`").await?;
             if duplex.is_closed() {
                 return Err(duplex.closed().await.into());
@@ -240,7 +240,7 @@ impl Connector<'_> {
         let pinned = self.settings.revision.filter(|revision| revision.opens_with_handshake());
         let proposed = pinned.unwrap_or(Revision::NEWEST_HANDSHAKE);
         let params = to_upstream::initialize_params(proposed, self.identity).into();
-        let replies = duplex.call(Method::Initialize, Some(params), None, proposed);
+        let replies = duplex.call(Method::Initialize, Some(params), None, proposed, None);
         let result = match wait_for_response(replies, timeout, "`initialize`").await? {
             Ok(result) => result,
             Err(_) if duplex.is_closed() => return Err(duplex.closed().await.into()),

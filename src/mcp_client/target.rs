@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, Uri};
@@ -164,6 +165,16 @@ impl Address {
     /// An HTTP client with the URL, headers and limits of this upstream.
     pub(super) fn http_client(&self, settings: &ConnectionSettings) -> HttpClient {
         HttpClient::new(self.url.clone(), self.headers.clone(), settings.connect_timeout, settings.message_bytes)
+    }
+}
+
+impl Target {
+    /// Host and port of the server; `None` for a child process.
+    pub(super) fn address(&self) -> Option<(Arc<str>, u16)> {
+        let Self::Url(address) = self else { return None };
+        let is_tls = address.url.scheme_str() == Some("https");
+        let port = address.url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        Some((address.url.host()?.into(), port))
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::connection::{Connection, RequestHeaders};
+use super::request_trace::RequestTrace;
 use super::round::total_timeout;
 use super::task_registry::TaskRegistry;
 use super::{call, probe};
@@ -479,9 +480,12 @@ async fn next(request: &mut Option<PendingRequest>) -> Option<Reply> {
 
 /// Sends a request about a task, with the tasks extension declared.
 pub(super) fn send(connection: &Connection, call: &Call, method: &str, params: &Raw) -> Replies {
-    let params = connection.params(Some(&params.clone().into()), call, true);
-    let headers = RequestHeaders { mirrors: &[], caller: &call.caller };
-    connection.send(Method::from(method), params, None, headers)
+    let (method, params) = (Method::from(method), params.clone().into());
+    let trace = RequestTrace::begin(connection, call, &method, Some(&params));
+    let params = connection.params(Some(&params), call, true, trace.as_ref());
+    let headers = RequestHeaders { mirrors: &[], caller: &call.caller, trace: trace.as_ref() };
+    let replies = connection.send(method.clone(), params, None, headers);
+    RequestTrace::end_with(trace, &method, replies)
 }
 
 /// Cancels a task in the background.

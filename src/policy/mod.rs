@@ -127,7 +127,7 @@ impl Policy {
         let is_configured = |name: &HeaderName| self.forward_headers.contains(name);
         ALWAYS_FORWARDED.iter().filter(|name| !is_configured(name)).for_each(|name| forward(name, 1));
         self.forward_headers.iter().filter(|name| **name != REQUEST_ID).for_each(|name| forward(name, usize::MAX));
-        Caller { identity, peer, request_id, headers: forwarded, access: None }
+        Caller { identity, peer, request_id, headers: forwarded, access: None, relay_span: None }
     }
 }
 

@@ -35,6 +35,10 @@ impl ClientSink for Session {
         self.id.key()
     }
 
+    fn log_tag(&self) -> Option<String> {
+        Some(self.id.log_tag().to_string())
+    }
+
     fn level(&self) -> Option<Level> {
         self.lock().log_level
     }

@@ -55,3 +55,4 @@ mod store;
 mod streamable;
 mod streams;
 mod tls;
+mod traces;

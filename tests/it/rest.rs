@@ -143,6 +143,7 @@ pub fn call(method: Method, params: Value) -> Call {
         sink: None,
         limits: None,
         delivery: AnswerDelivery::Whole,
+        trace: rialto::trace::CallTrace::PassedOn,
     }
 }
 

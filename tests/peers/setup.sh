@@ -6,8 +6,8 @@
 # installed; chromium and valgrind are installed only then.
 #
 # Leaves in DEST: redis-server, valkey-server, nginx, haproxy and chromium (links), node/ (packages, a Node 22 and the
-# scripts), py1/, py2/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged parts are
-# skipped; concurrent runs wait for each other.
+# scripts), py1/, py2/, otel/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged
+# parts are skipped; concurrent runs wait for each other.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -279,6 +279,7 @@ node_packages
 node_scripts
 python_environment py1
 python_environment py2
+python_environment otel
 everything_server
 python_environment fastmcp
 python_environment canaille

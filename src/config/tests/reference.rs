@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::config::keys::{ConfigKey, MAX_COUNT, Section, ValueType};
 use crate::config::settings::{
-    ACCESS, ACCESS_KEY, ADMIN, AUDIT, CLUSTER, DEFAULTS, FILTER, LIMITS, LOG, POLICY, TLS, TOP_LEVEL,
+    ACCESS, ACCESS_KEY, ADMIN, AUDIT, CLUSTER, DEFAULTS, FILTER, LIMITS, LOG, POLICY, TELEMETRY, TLS, TOP_LEVEL,
 };
 use crate::config::structure::{ARGUMENT, GROUP, ISSUER, LIMIT, RULE, SERVER, SERVER_KIND_KEYS, TARGETS, TOOL};
 
@@ -15,6 +15,7 @@ const TABLES: &[(&str, &Section)] = &[
     ("top level", &TOP_LEVEL),
     ("cluster", &CLUSTER),
     ("log", &LOG),
+    ("telemetry", &TELEMETRY),
     ("admin", &ADMIN),
     ("tls", &TLS),
     ("access", &ACCESS),

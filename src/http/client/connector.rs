@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
+use hyper_rustls::builderstates::WantsSchemes;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
@@ -54,7 +55,16 @@ fn connector(connect_timeout: Duration) -> HttpsConnect {
     connectors.entry(connect_timeout).or_insert_with(|| new_connector(connect_timeout)).clone()
 }
 
+/// A connector for HTTP/2 alone.
+pub(super) fn http2_connector(connect_timeout: Duration) -> HttpsConnect {
+    tls_builder().https_or_http().enable_http2().wrap_connector(tcp_connector(connect_timeout))
+}
+
 fn new_connector(connect_timeout: Duration) -> HttpsConnect {
+    tls_builder().https_or_http().enable_http1().wrap_connector(tcp_connector(connect_timeout))
+}
+
+fn tcp_connector(connect_timeout: Duration) -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -65,12 +75,15 @@ fn new_connector(connect_timeout: Duration) -> HttpsConnect {
     tcp.set_keepalive_retries(Some(TCP_KEEPALIVE_PROBES));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
-    let builder = HttpsConnectorBuilder::new().with_native_roots().unwrap_or_else(|error| {
+    tcp
+}
+
+fn tls_builder() -> HttpsConnectorBuilder<WantsSchemes> {
+    HttpsConnectorBuilder::new().with_native_roots().unwrap_or_else(|error| {
         // Without roots plain HTTP still works, and TLS handshakes fail with an untrusted issuer.
         tracing::warn!(%error, "loading system TLS roots failed; no HTTPS server will be trusted");
         HttpsConnectorBuilder::new().with_tls_config(tls_without_roots())
-    });
-    builder.https_or_http().enable_http1().wrap_connector(tcp)
+    })
 }
 
 fn tls_without_roots() -> rustls::ClientConfig {

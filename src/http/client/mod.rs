@@ -4,6 +4,7 @@
 mod connection;
 mod connector;
 mod error;
+mod http2;
 mod limit;
 mod pool;
 mod sse_reader;
@@ -26,6 +27,7 @@ use pool::{ConnectionShortage, Pool, PoolError};
 
 pub(crate) use connection::{HttpResponse, InFlight, ResponseBody};
 pub use error::{HttpError, HttpErrorKind, HttpResult};
+pub(crate) use http2::Http2Client;
 pub use limit::DEFAULT_CONNECTIONS_PER_ORIGIN;
 pub(crate) use limit::WhenFull;
 pub use pool::{OriginUsage, origin_usage, set_connections_per_origin};

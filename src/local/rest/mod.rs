@@ -189,6 +189,11 @@ impl Rest {
                     request.headers.insert(name, value.clone());
                 }
             }
+            if let Some(trace) = call.trace.headers() {
+                request.headers.insert(TRACE_HEADERS[0], trace.parent);
+                request.headers.remove(TRACE_HEADERS[1]);
+                trace.state.into_iter().for_each(|state| drop(request.headers.insert(TRACE_HEADERS[1], state)));
+            }
             request.headers.extend(call.caller.request_id.clone().map(|id| (REQUEST_ID, id)));
             let configured = self.0.base_url.headers();
             for name in configured.keys() {

@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::call::{Answer, AnswerDelivery, REQUEST_ID, Reply};
+use crate::call::{Answer, AnswerDelivery, REQUEST_ID, Reply, TRACE_HEADERS};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{self, Error, Result};
@@ -40,11 +40,13 @@ use crate::protocol::{
     Id, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request, Response,
 };
 use long_answer::{AnswerBody, LongAnswer};
-use request::HttpRequest;
+use request::{HttpRequest, SentHeaders};
 use server_requests::PendingServerRequests;
 use session_slot::{SessionSlot, SessionUse};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static(TRACE_HEADERS[0]);
+const TRACESTATE: HeaderName = HeaderName::from_static(TRACE_HEADERS[1]);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Headers that only the client itself writes, beside those that begin with `mcp-`.
 const RESERVED_HEADERS: [HeaderName; 6] = [ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING];
@@ -297,7 +299,7 @@ impl StreamableClient {
         &self,
         head: &mut RequestEncoder,
         request: &Request,
-        headers: RequestHeaders<'_>,
+        headers: SentHeaders<'_>,
         session: Option<&HeaderValue>,
     ) {
         put_post_headers(head);
@@ -312,9 +314,14 @@ impl StreamableClient {
             head.put(&REQUEST_ID, id);
         }
         for (name, value) in headers.caller.headers.iter().filter(|(name, _)| is_forwardable(name)) {
-            if value.to_str().is_ok() {
+            let is_replaced = headers.trace.is_some() && (*name == TRACEPARENT || *name == TRACESTATE);
+            if !is_replaced && value.to_str().is_ok() {
                 head.put(name, value);
             }
+        }
+        if let Some(trace) = headers.trace.filter(|_| !self.http.sends_header(&TRACEPARENT)) {
+            head.put(&TRACEPARENT, &trace.parent);
+            trace.state.iter().for_each(|state| head.put(&TRACESTATE, state));
         }
     }
 
@@ -323,7 +330,7 @@ impl StreamableClient {
     pub(super) async fn send_request(
         self: &Arc<Self>,
         request: &Request,
-        headers: RequestHeaders<'_>,
+        headers: SentHeaders<'_>,
         delivery: AnswerDelivery,
     ) -> Result<FirstResponse> {
         let timeout = (request.method == Method::Listen).then_some(self.settings.total_timeout);
@@ -589,7 +596,7 @@ mod tests {
     #[test]
     fn request_future_stays_small() {
         let size = return_size(
-            |http: &'static Arc<StreamableClient>, request: &'static Request, headers: RequestHeaders<'static>| {
+            |http: &'static Arc<StreamableClient>, request: &'static Request, headers: SentHeaders<'static>| {
                 http.send_request(request, headers, AnswerDelivery::Whole)
             },
         );

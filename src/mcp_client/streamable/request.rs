@@ -18,6 +18,7 @@ use crate::mcp_client::batch::Received;
 use crate::mcp_client::connection::RequestHeaders;
 use crate::mcp_client::round::Round;
 use crate::protocol::{ErrorObject, Id, Notification, Outcome, Raw, Request};
+use crate::trace::TraceHeaders;
 
 /// A request that is sent when it is [run](Self::run).
 pub(in crate::mcp_client) struct HttpRequest {
@@ -26,7 +27,17 @@ pub(in crate::mcp_client) struct HttpRequest {
     /// Header mirrors of the called tool.
     mirrors: Vec<HeaderMirror>,
     caller: Arc<Caller>,
+    /// The trace context in place of the caller's.
+    trace: Option<TraceHeaders>,
     progress_token: Option<Raw>,
+}
+
+/// What the HTTP headers of a request are made from.
+#[derive(Clone, Copy)]
+pub(in crate::mcp_client) struct SentHeaders<'h> {
+    pub(super) mirrors: &'h [HeaderMirror],
+    pub(super) caller: &'h Caller,
+    pub(super) trace: Option<&'h TraceHeaders>,
 }
 
 /// An event stream that carries the response, and where to resume it.
@@ -55,7 +66,11 @@ impl HttpRequest {
         progress_token: Option<Raw>,
     ) -> Self {
         let (mirrors, caller) = (headers.mirrors.to_vec(), Arc::clone(headers.caller));
-        Self { client, request, mirrors, caller, progress_token }
+        let trace = headers.trace.map(|trace| {
+            trace.note_id(&request.id);
+            trace.headers.clone()
+        });
+        Self { client, request, mirrors, caller, trace, progress_token }
     }
 
     /// Sends the request and waits for its response; dropping the future cancels the request.
@@ -75,7 +90,7 @@ impl HttpRequest {
     }
 
     async fn wait_for_outcome(&self, inbox: Option<&RequestInbox>, round: &mut Round<'_, impl ReplySink>) -> Waited {
-        let headers = RequestHeaders { mirrors: &self.mirrors, caller: &self.caller };
+        let headers = SentHeaders { mirrors: &self.mirrors, caller: &self.caller, trace: self.trace.as_ref() };
         let sending = pin!(self.client.send_request(&self.request, headers, round.delivery));
         match wait_with_inbox(inbox, sending, round).await? {
             Ok(FirstResponse::Response(outcome)) => Ok(outcome),

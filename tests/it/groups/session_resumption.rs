@@ -118,6 +118,7 @@ impl MovingClient {
             sink: Some(Arc::clone(self) as _),
             limits: None,
             delivery: AnswerDelivery::Whole,
+            trace: rialto::trace::CallTrace::PassedOn,
         }
     }
 

@@ -1,0 +1,138 @@
+"""A receiver of OTLP traces over HTTP and gRPC, on the official messages: prints each span as a line of JSON.
+
+The first line is `listening on HTTP_PORT GRPC_PORT`. Each line of JSON on stdin changes how requests are answered:
+{"status": 503, "retry_after": 1, "delay": 2, "reject": 3}; what is left out is as at the start. The change is
+confirmed by the line {"set": ...}.
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+
+import json
+import threading
+import time
+from concurrent import futures
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+
+GRPC_STATUSES = {429: grpc.StatusCode.RESOURCE_EXHAUSTED, 503: grpc.StatusCode.UNAVAILABLE, 400: grpc.StatusCode.INVALID_ARGUMENT}
+
+manner: dict[str, Any] = {}
+printing = threading.Lock()
+
+
+def say(line: Any) -> None:
+    with printing:
+        print(line if isinstance(line, str) else json.dumps(line), flush=True)
+
+
+def attributes(pairs: Any) -> dict[str, Any]:
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
+
+
+def report(request: Any, protocol: str, headers: dict[str, str]) -> None:
+    """Prints the spans of a request."""
+    for resource_spans in request.resource_spans:
+        resource = attributes(resource_spans.resource.attributes)
+        for scope_spans in resource_spans.scope_spans:
+            for span in scope_spans.spans:
+                say(
+                    {
+                        "protocol": protocol,
+                        "headers": headers,
+                        "resource": resource,
+                        "scope": scope_spans.scope.name,
+                        "trace": span.trace_id.hex(),
+                        "span": span.span_id.hex(),
+                        "parent": span.parent_span_id.hex(),
+                        "state": span.trace_state,
+                        "name": span.name,
+                        "kind": type(span).SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
+                        "start": span.start_time_unix_nano,
+                        "end": span.end_time_unix_nano,
+                        "flags": span.flags,
+                        "attributes": attributes(span.attributes),
+                        "links": [{"trace": link.trace_id.hex(), "span": link.span_id.hex()} for link in span.links],
+                        "failed": span.status.code == 2,
+                        "message": span.status.message,
+                    }
+                )
+
+
+def answer() -> Any:
+    response = trace_service_pb2.ExportTraceServiceResponse()
+    if manner.get("reject"):
+        response.partial_success.rejected_spans = manner["reject"]
+        response.partial_success.error_message = "told to"
+    return response
+
+
+class Http(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.body()
+        is_trace = self.path == "/v1/traces" and self.headers["content-type"] == "application/x-protobuf"
+        status = manner.get("status", 200) if is_trace else 404
+        say({"request": "http", "status": status})
+        time.sleep(manner.get("delay", 0))
+        if status == 200:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            report(trace_service_pb2.ExportTraceServiceRequest.FromString(body), "http", headers)
+        response = answer().SerializeToString() if status == 200 else b""
+        self.send_response(status)
+        self.send_header("content-type", "application/x-protobuf")
+        self.send_header("content-length", str(len(response)))
+        if "retry_after" in manner:
+            self.send_header("retry-after", str(manner["retry_after"]))
+        self.end_headers()
+        self.wfile.write(response)
+
+    def body(self) -> bytes:
+        """The whole body; the TypeScript exporter sends it in chunks."""
+        if "content-length" in self.headers:
+            return self.rfile.read(int(self.headers["content-length"]))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Grpc(trace_service_pb2_grpc.TraceServiceServicer):
+    def Export(self, request: Any, context: Any) -> Any:
+        status = manner.get("status", 200)
+        say({"request": "grpc", "status": status})
+        time.sleep(manner.get("delay", 0))
+        if status != 200:
+            context.abort(GRPC_STATUSES[status], "told to")
+        report(request, "grpc", {key: value for key, value in context.invocation_metadata() if isinstance(value, str)})
+        return answer()
+
+
+def main() -> None:
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Http)
+    http.daemon_threads = True
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Grpc(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    say(f"listening on {http.server_address[1]} {port}")
+    for line in sys.stdin:
+        manner.clear()
+        manner.update(json.loads(line))
+        say({"set": manner})
+
+
+main()
