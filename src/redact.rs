@@ -74,6 +74,11 @@ impl Secrets {
         INSTALLED.store(self.into());
     }
 
+    /// The text with these values masked, whether they are installed or not.
+    pub fn masked(&self, text: &str) -> String {
+        self.mask(text).into_owned()
+    }
+
     /// The text with these values masked.
     fn mask<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut masked = Cow::Borrowed(text);

@@ -179,6 +179,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "telemetry",
             "trace",
             "upstream",
+            "workers",
         ],
     ),
     (

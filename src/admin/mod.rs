@@ -3,6 +3,7 @@
 mod gauges;
 mod status;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::cluster::Cluster;
 use crate::dialect::Revision;
-use crate::gateway::Gateway;
+use crate::gateway::{AppliedChanges, Gateway};
 use crate::http::server::TlsServer;
 use crate::issuers::{IssuerSettings, Issuers};
 use crate::session::Sessions;
@@ -22,6 +23,22 @@ pub use status::{
     CallsByRevision, ClusterStatus, ConfigStatus, GroupStatus, LegStatus, LimitMeasureStatus, LimitStatus, ListCounts,
     SessionStatus, SessionUpstreamStatus, StatusReport, TlsStatus, UpstreamStatus, unix_seconds,
 };
+
+/// What a reload did.
+#[derive(Debug, Clone)]
+pub struct ReloadReport {
+    /// When it was done.
+    pub at: SystemTime,
+    /// Whether the file was applied.
+    pub is_applied: bool,
+    /// What changed among servers and groups.
+    pub changes: AppliedChanges,
+    /// Errors of the refused file, or warnings about the applied one.
+    pub problems: Vec<String>,
+}
+
+/// Reloads that are remembered.
+const MAX_RELOADS: usize = 10;
 
 /// Reads readiness, metrics and status from the running gateway.
 #[derive(Debug)]
@@ -36,6 +53,8 @@ pub struct Admin {
     tls: Arc<ArcSwapOption<TlsServer>>,
     started_at: SystemTime,
     configuration: Mutex<ConfigStatus>,
+    /// The last reloads, oldest first.
+    reloads: Mutex<VecDeque<ReloadReport>>,
     /// Whether the gateway has been ready once. Upstreams that a reload adds later do not make it unready.
     has_been_ready: AtomicBool,
 }
@@ -58,6 +77,7 @@ impl Admin {
             tls,
             started_at: SystemTime::now(),
             configuration: Mutex::default(),
+            reloads: Mutex::default(),
             has_been_ready: AtomicBool::new(false),
         }
     }
@@ -79,6 +99,20 @@ impl Admin {
     /// Updates the configuration part of the status, after a reload was applied or refused.
     pub fn update_config_status(&self, update: impl FnOnce(&mut ConfigStatus)) {
         update(&mut self.configuration.lock());
+    }
+
+    /// Remembers what a reload did.
+    pub fn record_reload(&self, reload: ReloadReport) {
+        let mut reloads = self.reloads.lock();
+        if reloads.len() == MAX_RELOADS {
+            reloads.pop_front();
+        }
+        reloads.push_back(reload);
+    }
+
+    /// The last reloads, newest first.
+    pub fn reloads(&self) -> Vec<ReloadReport> {
+        self.reloads.lock().iter().rev().cloned().collect()
     }
 
     /// Readiness of this node, as `/readyz` reports it.

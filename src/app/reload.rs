@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::cluster::stored_session_ttl;
-use crate::admin::{Admin, unix_seconds};
+use crate::admin::{Admin, ReloadReport, unix_seconds};
 use crate::audit::{AuditEvent, AuditKind, AuditOutcome, cut};
 use crate::config::{self, AppSettings, Config, ConfigWatcher, GivenFlag, LoadedConfig};
+use crate::gateway::AppliedChanges;
 use crate::http::client::set_connections_per_origin;
 use crate::inbound::Inbound;
 use crate::telemetry;
@@ -22,9 +23,6 @@ pub struct Reloader {
     /// The configuration in use, with the flags.
     config: Config,
 }
-
-/// Settings, or tables with a dot, that only a restart can change: sockets, threads, the store and the format of the log.
-const FIXED_SETTINGS: [&str; 6] = ["listen", "admin.listen", "workers", "store", "cluster.", "log.format"];
 
 impl Reloader {
     /// Watches a file that was loaded as `config`. Must be called within a runtime.
@@ -123,6 +121,9 @@ impl Reloader {
         record(inbound, AuditOutcome::Allowed, &format!("applied {}", self.file.display()));
         self.watcher.set_referenced_files(config.referenced_files(&self.file));
         inbound.gateway.metrics().record_reload(true);
+        let report =
+            ReloadReport { at: SystemTime::now(), is_applied: true, changes: applied, problems: warnings.clone() };
+        inbound.admin.record_reload(report);
         inbound.admin.update_config_status(|status| {
             status.applied = Some(unix_seconds(SystemTime::now()));
             status.refused = None;
@@ -134,14 +135,11 @@ impl Reloader {
     /// Names of the changed settings that only a restart can change.
     fn changed_fixed_settings(&self, new: &Config) -> Vec<String> {
         let turns_tls = self.config.tls.is_some() != new.tls.is_some();
-        let is_fixed = |name: &String| {
-            FIXED_SETTINGS.iter().any(|fixed| name == fixed || fixed.ends_with('.') && name.starts_with(fixed))
-        };
         self.config
             .settings
             .changed_settings(&new.settings)
             .into_iter()
-            .filter(is_fixed)
+            .filter(|name| config::needs_restart(name))
             .chain(turns_tls.then(|| "tls".to_owned()))
             .collect()
     }
@@ -212,6 +210,9 @@ fn reject(inbound: &Inbound, problems: &[String]) {
     tracing::error!("the configuration is refused; what was served before still is");
     inbound.gateway.metrics().record_reload(false);
     record(inbound, AuditOutcome::Failed, problems.first().map_or("", String::as_str));
+    let (changes, problems_of) = (AppliedChanges::default(), problems.to_vec());
+    let report = ReloadReport { at: SystemTime::now(), is_applied: false, changes, problems: problems_of };
+    inbound.admin.record_reload(report);
     inbound.admin.update_config_status(|status| {
         status.refused = Some(unix_seconds(SystemTime::now()));
         status.problems = problems.to_vec();

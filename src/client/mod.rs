@@ -24,6 +24,7 @@
 
 mod host;
 mod listening;
+mod measurements;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -36,6 +37,7 @@ use parking_lot::Mutex;
 
 pub use host::{Host, NullHost, ServerRequestFuture};
 pub use listening::{ListenRequest, Listening};
+pub use measurements::{ProbeMeasurements, milliseconds};
 
 use crate::call::{self, AnswerDelivery, Call, Caller, ChangeEvent, Replies, Reply};
 use crate::dialect::to_client::ServerInfo;

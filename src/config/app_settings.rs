@@ -89,6 +89,14 @@ impl Config {
     }
 }
 
+/// Settings, or tables with a dot, that only a restart can change: sockets, threads, the store and the format of the log.
+const FIXED_SETTINGS: [&str; 6] = ["listen", "admin.listen", "workers", "store", "cluster.", "log.format"];
+
+/// Whether only a restart can change a setting, by its dotted name.
+pub fn needs_restart(name: &str) -> bool {
+    FIXED_SETTINGS.iter().any(|fixed| name == *fixed || fixed.ends_with('.') && name.starts_with(fixed))
+}
+
 impl TopLevelSection {
     /// Dotted names of the settings that differ from `other`.
     pub fn changed_settings(&self, other: &Self) -> Vec<String> {

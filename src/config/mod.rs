@@ -39,7 +39,7 @@ mod watcher;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-pub use app_settings::AppSettings;
+pub use app_settings::{AppSettings, needs_restart};
 pub use console::OperatorSection;
 pub use diagnostic::{Diagnostic, Severity};
 pub(crate) use flags::{FlaggedKey, GivenFlag, flagged_keys};

@@ -55,6 +55,8 @@ pub struct AdminRequest {
     pub headers: HeaderFields,
     /// The body.
     pub body: Bytes,
+    /// Whether another node has sent it here.
+    pub is_relayed: bool,
 }
 
 /// A successful answer.

@@ -6,10 +6,21 @@
 mod access;
 mod api;
 mod assets;
+mod attention;
 mod calls;
+mod config_file;
+mod figures;
+mod groups;
 mod live;
 mod me;
+mod nodes;
+mod overview;
 mod replay;
+mod servers;
+mod sessions;
+mod tries;
+mod watcher;
+mod why;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -25,18 +36,26 @@ pub use api::{AdminRequest, ApiAnswer, ApiError, ApiFuture, ApiResult, ApiRoute,
 pub use live::{EventFilter, LiveEvent, LiveHub, Topic};
 
 use crate::audit::{AuditEvent, AuditKind, AuditOutcome, cut};
+use crate::http::codec::HeaderFields;
 use crate::http::server::RequestBodyError;
+use crate::identity::{Credential, Identity};
 use crate::inbound::{
     ConsoleAdmission, ConsoleCaller, ConsoleFuture, ConsoleHead, ConsoleRequest, ConsoleService, Inbound,
     ResponseContent,
 };
-use crate::policy::{ConsoleKey, FailedCredentials, Operator, OperatorRight, Policy};
+use crate::policy::{ConsoleKey, FailedCredentials, Operator, OperatorRight, Policy, presented_token};
+use crate::protocol::Raw;
 use access::{MAX_BODY_BYTES, MAX_WRONG_KEYS, api_path, error_response, not_allowed, secured, too_large};
+use figures::FigureHistory;
+use nodes::{ALL_NODES, NodeRequest, SeenNodes};
+use tries::Tries;
 
 /// Where the API is.
 const API_PREFIX: &str = "/admin/v1";
 /// Name of this node in a gateway without a cluster.
 const LONE_NODE: &str = "rialto";
+/// Principal of calls that operators try.
+const CONSOLE_PRINCIPAL: &str = "console";
 /// Purpose of the cursors of lists.
 const CURSOR_PURPOSE: &str = "console cursor";
 
@@ -61,6 +80,11 @@ pub struct Console {
     live: Arc<LiveHub>,
     wrong_keys: FailedCredentials,
     started_at: SystemTime,
+    figures: FigureHistory,
+    tries: Tries,
+    /// What calls of the console show at its own listener.
+    call_key: ConsoleKey,
+    seen_nodes: SeenNodes,
     closing: CancellationToken,
 }
 
@@ -83,10 +107,15 @@ impl Console {
             live: Arc::new(LiveHub::new()),
             wrong_keys: FailedCredentials::allowing(MAX_WRONG_KEYS),
             started_at: SystemTime::now(),
+            figures: FigureHistory::default(),
+            tries: Tries::default(),
+            call_key: ConsoleKey::generate()?,
+            seen_nodes: SeenNodes::default(),
             closing: inbound.shutdown.closing().clone(),
         });
         inbound.install_console(Arc::clone(&console) as Arc<dyn ConsoleService>);
         calls::start(&console, inbound, workers);
+        tokio::spawn(watcher::run(Arc::downgrade(&console)));
         Ok(console)
     }
 
@@ -130,7 +159,7 @@ impl Console {
     /// The name of this node.
     pub fn node(&self) -> String {
         let cluster = self.inbound.upgrade().and_then(|inbound| inbound.cluster.clone());
-        cluster.map_or_else(|| LONE_NODE.to_owned(), |cluster| cluster.node().to_string())
+        cluster.map_or_else(|| LONE_NODE.to_owned(), |cluster| cluster.node().name().to_string())
     }
 
     /// A cursor that nobody can make up.
@@ -225,9 +254,29 @@ impl Console {
             Err(_) => return Err(ApiError::invalid("the body did not arrive")),
         };
         let query = url::form_urlencoded::parse(request.uri.query().unwrap_or_default().as_bytes());
-        let query = query.map(|(key, value)| (key.into_owned(), value.into_owned())).collect();
-        let request = AdminRequest { console: self, operator, parameters, query, headers: request.headers, body };
-        (route.handler)(request).await
+        let mut query: Vec<(String, String)> =
+            query.map(|(key, value)| (key.into_owned(), value.into_owned())).collect();
+        let node = query.iter().position(|(key, _)| key == "node").map(|at| query.remove(at).1);
+        let elsewhere = NodeRequest {
+            verb: request.verb.clone(),
+            path: path.to_owned(),
+            query: query.clone(),
+            body: body.clone(),
+            if_match: request.headers.get_text("if-match").map(std::borrow::Cow::into_owned),
+        };
+        if let Some(node) = node.as_deref().filter(|node| !node.is_empty() && !request.is_relayed)
+            && let Some(answer) = self.serve_elsewhere(node, &route, &operator, elsewhere.clone()).await
+        {
+            return answer;
+        }
+        let (console, asker, is_relayed) = (Arc::clone(&self), operator.clone(), request.is_relayed);
+        let request =
+            AdminRequest { console: self, operator, parameters, query, headers: request.headers, body, is_relayed };
+        let answer = (route.handler)(request).await?;
+        match node.as_deref() == Some(ALL_NODES) && !is_relayed {
+            true => console.gather(answer, &asker, elsewhere).await,
+            false => Ok(answer),
+        }
     }
 
     /// Says aloud what an operator did: a line in the log and one in the audit log.
@@ -244,7 +293,19 @@ impl Console {
 
 /// Every route of the API: a table for each resource.
 fn routes() -> Vec<ApiRoute> {
-    [me::routes(), live::routes(), calls::routes()].concat()
+    [
+        me::routes(),
+        overview::routes(),
+        servers::routes(),
+        groups::routes(),
+        sessions::routes(),
+        tries::routes(),
+        config_file::routes(),
+        nodes::routes(),
+        live::routes(),
+        calls::routes(),
+    ]
+    .concat()
 }
 
 fn audit_outcome(status: StatusCode) -> AuditOutcome {
@@ -273,6 +334,11 @@ impl ConsoleService for Console {
         self.admit_head(policy, head)
     }
 
+    fn own_caller(&self, headers: &HeaderFields) -> Option<Arc<Identity>> {
+        let is_own = presented_token(headers).is_some_and(|token| self.call_key.is(token));
+        is_own.then(|| Arc::new(Identity::new(CONSOLE_PRINCIPAL, Credential::Local)))
+    }
+
     fn serve(self: Arc<Self>, request: ConsoleRequest) -> ConsoleFuture {
         let runtime = self.runtime.clone();
         let task = runtime.spawn(async move {
@@ -295,6 +361,11 @@ impl ConsoleService for Console {
             })
         })
     }
+}
+
+/// A member of an object that is a text.
+fn text_member(object: &Raw, key: &str) -> Option<String> {
+    object.get(key)?.text().map(std::borrow::Cow::into_owned)
 }
 
 /// The document that describes the API.

@@ -113,6 +113,16 @@ impl NameFilter {
         (self.allow.is_empty() || any(&self.allow)) && !any(&self.deny)
     }
 
+    /// What keeps an item out that has all these names: the pattern of `deny`, or `allow` without one.
+    pub fn keeps_out(&self, names: &[&str]) -> Option<(&'static str, Option<String>)> {
+        let matching = |pattern: &&WildMatch| names.iter().any(|name| pattern.matches(name));
+        if let Some(pattern) = self.deny.iter().find(matching) {
+            return Some(("deny", Some(pattern.to_string())));
+        }
+        let is_listed = self.allow.is_empty() || self.allow.iter().any(|pattern| matching(&pattern));
+        (!is_listed).then_some(("allow", None))
+    }
+
     /// Whether every name passes.
     pub fn allows_all(&self) -> bool {
         self.allow.is_empty() && self.deny.is_empty()

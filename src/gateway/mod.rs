@@ -5,6 +5,7 @@ mod call_limits;
 mod caller_view;
 mod cursor;
 mod decisions;
+mod explain;
 mod forward;
 mod group;
 mod group_config;
@@ -54,11 +55,12 @@ use parked_calls::ParkedCalls;
 
 pub use call_limits::over_rate_limit;
 pub use decisions::request_target;
+pub use explain::ViewEntry;
 pub use group::Group;
 pub use group_config::{DEFAULT_PAGE_SIZE, GroupConfig, NameFilter, Naming};
 pub use list_pages::ListPage;
 pub use operations::ServerOperation;
-pub use parked_calls::{ParkingTimeouts, parked_call_lost};
+pub use parked_calls::{ParkedReport, ParkingTimeouts, parked_call_lost};
 pub use permissions::{DescribedTarget, Permissions};
 pub use sealing::Seal;
 pub use trace_context::TracedRequest;
@@ -227,6 +229,16 @@ impl Gateway {
         self.shared.parked_calls.count()
     }
 
+    /// The parked calls, for operators.
+    pub fn parked_reports(&self) -> Vec<ParkedReport> {
+        self.shared.parked_calls.report()
+    }
+
+    /// Cancels a parked call by the id of its report; false if it no longer waits.
+    pub fn end_parked_call(&self, id: &str) -> bool {
+        self.shared.parked_calls.end_reported(id)
+    }
+
     /// Cancels the parked calls and held tasks whose caller and group match; returns how many there were.
     pub fn end_parked_calls(&self, is_ending: impl Fn(&Identity, &str) -> bool) -> usize {
         self.shared.parked_calls.end_owned_by(&is_ending) + self.shared.held_tasks.end_owned_by(&is_ending)
@@ -330,14 +342,42 @@ impl Gateway {
             if !applied.changed.contains(upstream.name()) {
                 applied.removed.push(Arc::clone(upstream.name()));
             }
-            let (drain, retiring) = (*self.drain_timeout.lock(), Arc::clone(&self.retiring));
-            retiring.lock().push(Arc::clone(&upstream));
-            tokio::spawn(async move {
-                upstream.retire(drain).await;
-                retiring.lock().retain(|other| !Arc::ptr_eq(other, &upstream));
-            });
+            self.retire(upstream);
         }
         applied
+    }
+
+    /// Lets the calls of an upstream finish within the drain timeout, then stops it.
+    fn retire(&self, upstream: Arc<Upstream>) {
+        let (drain, retiring) = (*self.drain_timeout.lock(), Arc::clone(&self.retiring));
+        retiring.lock().push(Arc::clone(&upstream));
+        tokio::spawn(async move {
+            upstream.retire(drain).await;
+            retiring.lock().retain(|other| !Arc::ptr_eq(other, &upstream));
+        });
+    }
+
+    /// Connects to a server anew, as if its configuration had changed; false if there is none of that name. Calls in
+    /// flight may finish on the connections of before.
+    pub fn reconnect(&self, name: &str) -> bool {
+        let mut upstreams = self.lock();
+        let Some(place) = upstreams.iter_mut().find(|upstream| **upstream.name() == *name) else { return false };
+        let anew = Upstream::start(place.spec().clone());
+        let name = Arc::clone(anew.name());
+        let before = std::mem::replace(place, anew);
+        for group in self.groups.load().values() {
+            let config = GroupConfig::clone(&group.view(Revision::NEWEST).config);
+            if !config.servers.contains(&name) {
+                continue;
+            }
+            let find = |name: &Arc<str>| upstreams.iter().find(|upstream| upstream.name() == name).cloned();
+            let members: Vec<Arc<Upstream>> = config.servers.iter().filter_map(find).collect();
+            group.reconfigure(config, &members);
+            let (group, change) = (Arc::clone(group.name()), GroupChange::UpstreamReplaced(Arc::clone(&name)));
+            let _ = self.shared.events.send(GroupEvent { group, change });
+        }
+        self.retire(before);
+        true
     }
 
     /// Whether a caller may use a group at all: by its credential, and by the rules.

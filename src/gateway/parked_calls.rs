@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::group::Group;
 use super::request_state::{self, RequestState};
 use super::route::invalid_params;
-use crate::call::{Answer, Call, Caller, Replies, Reply, ReplySink, ReplyYielder, ServerRequest};
+use crate::call::{Answer, Call, Caller, ClientInfo, Replies, Reply, ReplySink, ReplyYielder, ServerRequest};
 use crate::dialect::{server_requests, to_client};
 use crate::failure::{Failure, FailureKind, QuotaReached};
 use crate::identity::Identity;
@@ -54,10 +54,37 @@ struct ParkedEntry {
     owner: Arc<Identity>,
     group: Arc<str>,
     parked_at: Instant,
+    /// Until when the call waits.
+    until: Instant,
+    upstream: Arc<str>,
+    client: Arc<ClientInfo>,
+    /// Methods of the server requests that wait for the client.
+    methods: Vec<Method>,
     /// The span of the request that began it.
     span: Option<SpanContext>,
     resumed: CancellationToken,
     task: JoinHandle<Option<ParkedCall>>,
+}
+
+/// A call that waits for its client, for operators.
+#[derive(Debug, Clone)]
+pub struct ParkedReport {
+    /// Stands for the call; no client can resume it by this.
+    pub id: String,
+    /// Name of the group.
+    pub group: Arc<str>,
+    /// Name of the server that asks.
+    pub upstream: Arc<str>,
+    /// Whose call it is.
+    pub owner: Arc<Identity>,
+    /// The client.
+    pub client: Arc<ClientInfo>,
+    /// Methods of the server requests.
+    pub methods: Vec<String>,
+    /// How long it has waited.
+    pub age: Duration,
+    /// How long it will wait yet.
+    pub left: Duration,
 }
 
 /// The shares of a parked call: in all, and of its caller.
@@ -192,6 +219,35 @@ impl ParkedCalls {
         ended.len()
     }
 
+    /// The calls that wait, for operators.
+    pub(super) fn report(&self) -> Vec<ParkedReport> {
+        let now = Instant::now();
+        let one = |(id, entry): (&u128, &ParkedEntry)| ParkedReport {
+            // The lower half alone: the whole id is what a client resumes by.
+            id: format!("{:016x}", split_id(*id).1.rotate_left(17) ^ self.incarnation),
+            group: Arc::clone(&entry.group),
+            upstream: Arc::clone(&entry.upstream),
+            owner: Arc::clone(&entry.owner),
+            client: Arc::clone(&entry.client),
+            methods: entry.methods.iter().map(ToString::to_string).collect(),
+            age: now.duration_since(entry.parked_at),
+            left: entry.until.saturating_duration_since(now),
+        };
+        self.lock().iter().map(one).collect()
+    }
+
+    /// Cancels the call with that id of a report; false if it no longer waits.
+    pub(super) fn end_reported(&self, id: &str) -> bool {
+        let incarnation = self.incarnation;
+        let ended: Vec<_> = self
+            .lock()
+            .extract_if(|key, _| format!("{:016x}", split_id(*key).1.rotate_left(17) ^ incarnation) == id)
+            .map(|(_, entry)| entry)
+            .collect();
+        ended.iter().for_each(|entry| entry.task.abort());
+        !ended.is_empty()
+    }
+
     fn take(&self, id: u128) -> Option<ParkedEntry> {
         self.lock().remove(&id)
     }
@@ -289,13 +345,20 @@ impl AttachedCall {
         let resumed = CancellationToken::new();
         let span = self.call.trace.span().map(|span| span.context());
         let (revision, owner) = (self.call.client.revision, Arc::clone(&self.call.caller.identity));
+        let (upstream, client) = (Arc::clone(&parked.upstream), Arc::clone(&self.call.client));
+        let methods = parked.pending.iter().map(|(_, request)| request.method.clone()).collect();
+        let until = Instant::now() + timeout;
         let target = (Arc::clone(&self.group), self.call);
-        let waiting = wait_for_resume(parked, target, resumed.clone(), Instant::now() + timeout, id);
+        let waiting = wait_for_resume(parked, target, resumed.clone(), until, id);
         let entry = ParkedEntry {
             _permits: permits,
             owner,
             group: Arc::clone(self.group.name()),
             parked_at: Instant::now(),
+            until,
+            upstream,
+            client,
+            methods,
             span,
             resumed,
             task: tokio::spawn(waiting),

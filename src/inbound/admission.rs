@@ -76,6 +76,12 @@ impl Inbound {
         if request.connection.role == ListenerRole::Operators {
             return Err(Rejection::NotFound);
         }
+        if request.connection.role == ListenerRole::Console {
+            let identity = self.console.get().and_then(|console| console.own_caller(&head.headers));
+            let (route, identity) = route.zip(identity).ok_or(Rejection::NotFound)?;
+            let caller = caller(&policy, identity, request);
+            return Ok(Admission::Call(route, Arc::new(caller), policy.number));
+        }
         let source = request.source(&policy);
         if let Some(route @ (Route::ResourceMetadata { .. } | Route::AuthorizationServerMetadata)) = &route {
             return self.serve_document(&policy, head, route, source).map(Admission::Complete);
@@ -178,7 +184,7 @@ impl Inbound {
         let listener = match request.connection.role {
             ListenerRole::Operators => Some(OperationsListener::Operators),
             ListenerRole::Combined => Some(OperationsListener::Clients),
-            ListenerRole::Clients => None,
+            ListenerRole::Clients | ListenerRole::Console => None,
         };
         let is_operator = |listener| policy.is_operator(listener, &head.uri, &head.headers, request.connection.peer);
         if !is_public && !listener.is_some_and(is_operator) {

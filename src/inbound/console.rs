@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use ::http::{HeaderValue, Method as Verb, Response, Uri};
 
 use super::admission::{Admission, ArrivedRequest, credential_request};
@@ -12,15 +14,18 @@ use super::body::ResponseContent;
 use super::respond::Rejection;
 use super::route::Route;
 use super::{Inbound, ListenerRole};
-use crate::http::codec::HeaderFields;
+use crate::http::codec::{HeaderFields, RequestHead};
 use crate::http::server::ReceivedBody;
 use crate::identity::Identity;
-use crate::policy::{Identified, OperationsListener, Operator, Policy};
+use crate::policy::{Identified, OperationsListener, Operator, OperatorRight, Policy};
 
 /// What serves the console and its API.
 pub trait ConsoleService: fmt::Debug + Send + Sync {
     /// Looks at the head of a request.
     fn admit(&self, policy: &Policy, head: &ConsoleHead<'_>) -> ConsoleAdmission;
+
+    /// Who makes a call of the console's own, at the listener for these.
+    fn own_caller(&self, headers: &HeaderFields) -> Option<Arc<Identity>>;
 
     /// Serves a request, away from the worker that its connection is on.
     fn serve(self: Arc<Self>, request: ConsoleRequest) -> ConsoleFuture;
@@ -115,7 +120,7 @@ impl Inbound {
         let listener = match connection.role {
             ListenerRole::Operators => Some(OperationsListener::Operators),
             ListenerRole::Combined => Some(OperationsListener::Clients),
-            ListenerRole::Clients => None,
+            ListenerRole::Clients | ListenerRole::Console => None,
         };
         let base_url = policy.base_url(&head.uri, &head.headers, request.source(policy));
         let admitted = self.console.get().zip(listener).map(|(console, listener)| {
@@ -137,7 +142,7 @@ impl Inbound {
             // What an unknown path gets, but no page may ever read it.
             ConsoleAdmission::Absent => {
                 let denied = match connection.role {
-                    ListenerRole::Operators => None,
+                    ListenerRole::Operators | ListenerRole::Console => None,
                     _ => policy.host_origin.admit(&head.uri, &head.headers).err(),
                 };
                 Admission::Complete(denied.map_or(Rejection::NotFound, Rejection::Denied).respond())
@@ -177,6 +182,31 @@ impl Inbound {
         Arc::clone(console).serve(request).await
     }
 
+    /// Serves a request for the console that another node has relayed here.
+    pub(super) async fn serve_relayed_console(
+        &self,
+        head: RequestHead,
+        path: String,
+        identity: &Identity,
+        (request_id, body): (Option<HeaderValue>, Bytes),
+    ) -> Option<Response<ResponseContent>> {
+        let console = self.console.get()?;
+        let name = identity.principal.split_once('|').map_or(&*identity.principal, |(_, name)| name);
+        let may = identity.roles.first().and_then(|role| OperatorRight::parse(role)).unwrap_or_default();
+        let request = ConsoleRequest {
+            verb: head.verb,
+            uri: head.uri,
+            path,
+            headers: head.headers,
+            caller: ConsoleCaller::Operator(Operator { name: name.into(), may, principal: None }),
+            request_id: request_id.unwrap_or(HeaderValue::from_static("relayed")),
+            client: SocketAddr::from(([127, 0, 0, 1], 0)),
+            body: Ok(body),
+            is_relayed: true,
+        };
+        Some(Arc::clone(console).serve(request).await)
+    }
+
     /// The operator whose credential of the gateway's clients was shown.
     async fn console_principal(
         &self,
@@ -187,7 +217,13 @@ impl Inbound {
         let asked = credential_request(request, route, request.source(policy));
         let identity: Arc<Identity> = match policy.identify(&asked).ok()? {
             Identified::Caller(identity) => identity,
-            Identified::Unvalidated(token) => policy.validate(&asked, token).await.ok()?,
+            Identified::Unvalidated(token) => {
+                let client = policy.trusted_proxies.client_address(request.connection.peer, &request.head.headers);
+                if self.failed_credentials.throttle_validation(client).is_some() {
+                    return None;
+                }
+                policy.validate(&asked, token).await.ok()?
+            }
         };
         policy.console.principals.operator(&identity)
     }

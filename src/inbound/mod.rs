@@ -153,6 +153,8 @@ pub enum ListenerRole {
     Clients,
     /// Operators only: health, metrics and status.
     Operators,
+    /// Calls that operators make from the console, on this machine.
+    Console,
 }
 
 /// Delay after a failed accept, for example when file descriptors have run out.
@@ -249,7 +251,7 @@ impl Inbound {
         let metrics = self.gateway.metrics();
         // Operators must be able to look when clients have taken everything.
         let permits = match role {
-            ListenerRole::Operators => None,
+            ListenerRole::Operators | ListenerRole::Console => None,
             ListenerRole::Combined | ListenerRole::Clients => match self.admit_connection(peer) {
                 Ok(permits) => Some(permits),
                 Err((reached, quota)) => {
@@ -265,7 +267,7 @@ impl Inbound {
             },
         };
         let counted = metrics.record_connection(match role {
-            ListenerRole::Operators => ConnectionOrigin::Operators,
+            ListenerRole::Operators | ListenerRole::Console => ConnectionOrigin::Operators,
             ListenerRole::Combined | ListenerRole::Clients => ConnectionOrigin::Clients,
         });
         let permits = (permits, counted);

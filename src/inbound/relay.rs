@@ -209,6 +209,10 @@ impl Inbound {
         let request_id = request.headers.get(REQUEST_ID).cloned();
         let head = RequestHead { verb: request.method, uri: request.uri, headers: (&request.headers).into() };
         let policy = self.policy.load_full();
+        if let Some(route @ Route::Console { .. }) = Route::parse(head.uri.path(), policy.public_path()) {
+            let (path, identity) = (route.console_path().to_owned(), request.identity);
+            return self.serve_relayed_console(head, path, &identity, (request_id, request.body)).await;
+        }
         let mut caller = policy.caller(request.identity, &head.headers, request_id, request.peer);
         caller.relay_span = relay_span(&head.headers);
         let caller = Arc::new(caller);

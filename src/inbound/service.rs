@@ -44,7 +44,7 @@ const MIN_HEAD_LIMIT: usize = 8 << 10;
 pub(super) async fn serve_connection(inbound: Arc<Inbound>, role: ListenerRole, stream: TcpStream, peer: SocketAddr) {
     let served_port = stream.local_addr().ok().map(|address| address.port());
     let connection = ClientConnection { role, peer, served_port, tls: None, last_credential: Arc::default() };
-    if role != ListenerRole::Operators
+    if !matches!(role, ListenerRole::Operators | ListenerRole::Console)
         && let Some(tls) = inbound.tls.load_full()
     {
         // Boxed, because plain connections need not have room for it.

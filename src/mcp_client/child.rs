@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::log_limiter::LogLimiter;
 use super::reaper;
+use super::stderr_log::keep_line;
 use super::target::Command;
 use crate::error::{Error, Result};
 use crate::failure::FailureKind;
@@ -102,7 +103,7 @@ impl ChildProcess {
             return Err(Error::failure(FailureKind::StartFailed, "child started without pipes"));
         };
         let stderr_tail = StderrTail::default();
-        let stderr_task = tokio::spawn(log_stderr(stderr, command.program.clone(), stderr_tail.clone()));
+        let stderr_task = tokio::spawn(log_stderr(stderr, command.clone(), stderr_tail.clone()));
         RUNNING_CHILDREN.fetch_add(1, Ordering::Relaxed);
         Ok((Self { child, group, stderr_tail, stderr_task }, stdin, stdout))
     }
@@ -187,8 +188,9 @@ impl StderrTail {
     }
 }
 
-async fn log_stderr(stderr: impl AsyncRead + Unpin, program: String, stderr_tail: StderrTail) {
+async fn log_stderr(stderr: impl AsyncRead + Unpin, command: Command, stderr_tail: StderrTail) {
     let mut lines = LineReader::new(BufReader::new(stderr), MAX_STDERR_LINE_BYTES);
+    let program = &command.program;
     let log = LogLimiter::new(program.as_str());
     while let Ok(Some(line)) = lines.next().await {
         let text = match &line {
@@ -198,6 +200,7 @@ async fn log_stderr(stderr: impl AsyncRead + Unpin, program: String, stderr_tail
         if log.admits(text.len()) {
             tracing::info!(target: "rialto::upstream::stderr", %program, "{text}");
         }
+        keep_line(&command, &text);
         stderr_tail.push(text);
     }
 }

@@ -164,7 +164,8 @@ impl ConsoleKey {
         &self.0
     }
 
-    fn is(&self, token: &[u8]) -> bool {
+    /// Whether a token is this key.
+    pub fn is(&self, token: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(token).into()
     }
 }

@@ -10,6 +10,7 @@ mod persistence;
 mod persister;
 mod record;
 mod registry;
+mod report;
 mod sse_stream;
 mod stream_reader;
 
@@ -33,13 +34,14 @@ pub use persister::Persister;
 pub use record::SessionRecord;
 pub(crate) use registry::SESSION_SHARDS;
 pub use registry::{SessionOwner, SessionStats, Sessions};
+pub use report::{QuestionReport, SessionReport, StreamReport};
 pub use stream_reader::StreamReader;
 
 use crate::call::{ChangeEvent, ClientInfo, DropGuard, GatewaySlot, ServerRequest};
 use crate::failure::{QuotaReached, QuotaScope};
 use crate::identity::Identity;
 use crate::policy::Quotas;
-use crate::protocol::{Id, Level, Notification, Outcome, Request};
+use crate::protocol::{Id, Level, Method, Notification, Outcome, Request};
 use crate::recorder::{self, Mark};
 use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
@@ -137,6 +139,8 @@ struct CallEntry {
 #[derive(Debug)]
 struct PendingServerRequest {
     id: i64,
+    method: Method,
+    asked_at: Instant,
     /// Serial of the call that caused the request, or [`NO_CALL_SERIAL`].
     call_serial: u64,
     /// The number of that call for the recorder.
@@ -431,7 +435,15 @@ impl Session {
         let mut state = self.lock();
         state.last_server_request_id += 1;
         let id = state.last_server_request_id;
-        state.server_requests.push(PendingServerRequest { id, call_serial, mark, stream, response_sender });
+        state.server_requests.push(PendingServerRequest {
+            id,
+            method: method.clone(),
+            asked_at: Instant::now(),
+            call_serial,
+            mark,
+            stream,
+            response_sender,
+        });
         drop(state);
         let session = Arc::clone(self);
         tokio::spawn(async move {

@@ -231,7 +231,9 @@ impl Streams {
             if id.position > self.listening.last_position {
                 return Err(StreamError::UnknownEvent);
             }
-            return self.attach_listening(id.position, retry, limit);
+            let attached = self.attach_listening(id.position, retry, limit)?;
+            self.listening.note_resumption(id.position);
+            return Ok(attached);
         }
         let reader_count = self.reader_count();
         let serial = self.next_serial();
@@ -251,12 +253,18 @@ impl Streams {
         stream.wake_all();
         stream.readers.clear();
         stream.attach(serial, id.position, retry);
+        stream.note_resumption(id.position);
         Ok((id.stream, serial))
     }
 
     /// Whether at least `limit` readers are attached. Counts only where the number of streams allows it.
     fn has_readers(&self, limit: usize) -> bool {
         self.calls.len() + self.listening.readers.len() >= limit && self.reader_count() >= limit
+    }
+
+    /// All streams, the listening one first.
+    pub(super) fn all(&self) -> impl Iterator<Item = &SseStream> {
+        std::iter::once(&self.listening).chain(&self.calls)
     }
 
     /// Number of attached readers.

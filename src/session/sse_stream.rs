@@ -27,6 +27,9 @@ pub(super) struct SseStream {
     pub(super) finished: bool,
     /// Priming event to send before any other: position and `retry` in milliseconds.
     pub(super) priming: Option<(u64, u64)>,
+    /// How often a reader came back with the id of an event, and where the last one went on.
+    pub(super) resumed: u32,
+    pub(super) resumed_from: Option<u64>,
     /// Requests still to be answered on this stream; tracked for persisted sessions only.
     pub(super) expected_responses: Vec<Id>,
 }
@@ -86,6 +89,8 @@ impl SseStream {
             trimmed_position: 0,
             finished: false,
             priming: None,
+            resumed: 0,
+            resumed_from: None,
             expected_responses: Vec::new(),
         }
     }
@@ -120,6 +125,12 @@ impl SseStream {
         self.priming = retry.map(|retry| (position, retry));
         self.wake(); // the reader served so far must register its waker again
         self.readers.push(AttachedReader { serial, waker: None });
+    }
+
+    /// Notes that a reader came back after `position`.
+    pub(super) fn note_resumption(&mut self, position: u64) {
+        self.resumed = self.resumed.saturating_add(1);
+        self.resumed_from = Some(position);
     }
 
     /// Polls the next durable event for a reader. `None` when the reader was detached, the stream is complete, or the

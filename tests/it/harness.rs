@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rialto::app::{App, AppSettings, BoundApp, Reloader};
+use rialto::console::Console;
 use rialto::gateway::Group;
 use rialto::http::server::Http1Implementation;
 use rialto::http::sse::{SseDecoder, SseEvent};
@@ -76,6 +77,7 @@ pub fn runs_alone(test: &str) -> bool {
 pub struct Rialto {
     pub address: SocketAddr,
     pub inbound: Arc<Inbound>,
+    pub console: Arc<Console>,
     stop: Option<oneshot::Sender<()>>,
     done: Option<JoinHandle<bool>>,
 }
@@ -152,11 +154,12 @@ impl Rialto {
     fn run(bound: BoundApp) -> Self {
         let address = bound.address();
         let inbound = Arc::clone(bound.app().inbound());
+        let console = Arc::clone(bound.app().console().unwrap());
         let (stop, stopped) = oneshot::channel();
         let done = tokio::spawn(bound.run(async {
             let _ = stopped.await;
         }));
-        Self { address, inbound, stop: Some(stop), done: Some(done) }
+        Self { address, inbound, console, stop: Some(stop), done: Some(done) }
     }
 
     pub fn group(&self) -> Arc<Group> {

@@ -16,6 +16,7 @@ mod cluster;
 mod config;
 mod conformance;
 mod conformance_server;
+mod console;
 mod console_page;
 #[allow(dead_code, reason = "the differential test uses all of it")]
 #[path = "../http1_differential/corpus.rs"]

@@ -1,0 +1,426 @@
+//! `try` and `probe`: calls that an operator makes as a client of any revision, and what a server is found to speak.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::StatusCode;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{OnceCell, oneshot};
+use tokio::task::AbortHandle;
+
+use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
+use super::groups::parse_revision;
+use super::{Console, Topic, groups, servers};
+use crate::client::{Client, ClientOptions, Host, ProbeMeasurements, ServerRequestFuture};
+use crate::dialect::Revision;
+use crate::error::Error;
+use crate::gateway::DEFAULT_GROUP;
+use crate::inbound::ListenerRole;
+use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
+use crate::policy::OperatorRight::{self, Act};
+use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
+use crate::upstream::SpecKind;
+use crate::workers::Workers;
+
+/// The calls that are tried, and the door by which they come in.
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    calls: Mutex<HashMap<String, Arc<TriedCall>>>,
+    /// Address of the listener for calls of the console.
+    listener: OnceCell<SocketAddr>,
+}
+
+/// One call that is tried.
+#[derive(Debug)]
+struct TriedCall {
+    id: String,
+    operator: Arc<str>,
+    group: Option<String>,
+    server: Option<String>,
+    method: String,
+    name: Option<String>,
+    revision: Revision,
+    started: SystemTime,
+    began: Instant,
+    state: Mutex<TryState>,
+    console: std::sync::Weak<Console>,
+}
+
+#[derive(Debug, Default)]
+struct TryState {
+    questions: Vec<TryQuestion>,
+    last_question: u64,
+    notifications: Vec<Value>,
+    outcome: Option<Result<Value, Value>>,
+    is_cancelled: bool,
+    took: Option<Duration>,
+    task: Option<AbortHandle>,
+}
+
+/// What the server asks of the one who tries.
+#[derive(Debug)]
+struct TryQuestion {
+    id: String,
+    method: String,
+    params: Value,
+    answer: oneshot::Sender<Outcome>,
+}
+
+/// Answers for a call that is tried.
+struct TryHost(Arc<TriedCall>);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TryBody {
+    group: Option<String>,
+    server: Option<String>,
+    #[serde(rename = "as")]
+    revision: Option<String>,
+    method: Option<String>,
+    name: Option<String>,
+    arguments: Option<Box<serde_json::value::RawValue>>,
+    params: Option<Box<serde_json::value::RawValue>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerBody {
+    question: String,
+    action: Option<String>,
+    content: Option<Value>,
+    result: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProbeBody {
+    url: Option<String>,
+    server: Option<String>,
+    command: Option<Vec<String>>,
+}
+
+/// Calls that are remembered; the oldest that have ended are forgotten first.
+const MAX_TRIES: usize = 50;
+/// Notifications that are kept of one call.
+const MAX_NOTIFICATIONS: usize = 100;
+/// How long a call that is tried may take, people included.
+const TRY_TIME: Duration = Duration::from_secs(900);
+/// How long a probe may take.
+const PROBE_TIME: Duration = Duration::from_secs(30);
+
+pub(super) fn routes() -> Vec<ApiRoute> {
+    vec![
+        ApiRoute::post("try", Act, |request| Box::pin(start(request))),
+        ApiRoute::get("try/{try}", Act, |request| Box::pin(async move { look(&request) })),
+        ApiRoute::post("try/{try}/answer", Act, |request| Box::pin(async move { answer(&request) })),
+        ApiRoute::delete("try/{try}", Act, |request| Box::pin(async move { cancel(&request) })),
+        ApiRoute::post("probe", Act, |request| Box::pin(probe(request))),
+    ]
+}
+
+impl TriedCall {
+    fn to_json(&self) -> Value {
+        let state = self.state.lock();
+        let word = match (&state.outcome, state.is_cancelled, state.questions.is_empty()) {
+            (_, true, _) => "cancelled",
+            (Some(_), ..) => "done",
+            (None, false, false) => "asking",
+            (None, false, true) => "running",
+        };
+        let question =
+            |question: &TryQuestion| json!({ "id": question.id, "method": question.method, "params": question.params });
+        let took = state.took.unwrap_or_else(|| self.began.elapsed());
+        let (result, error) = match &state.outcome {
+            Some(Ok(result)) => (result.clone(), Value::Null),
+            Some(Err(error)) => (Value::Null, error.clone()),
+            None => (Value::Null, Value::Null),
+        };
+        json!({
+            "try": self.id, "call": null, "state": word, "group": self.group, "server": self.server,
+            "method": self.method, "name": self.name, "revision": self.revision.as_str(),
+            "started": rfc3339(self.started),
+            "took_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            "questions": state.questions.iter().map(question).collect::<Vec<_>>(),
+            "notifications": state.notifications, "result": result, "error": error,
+        })
+    }
+
+    /// Tells streams what has become of the call.
+    fn publish(&self) {
+        if let Some(console) = self.console.upgrade() {
+            console.live().publish(Topic::Try, &self.to_json());
+        }
+    }
+
+    fn finish(&self, outcome: Result<Value, Value>) {
+        let mut state = self.state.lock();
+        state.outcome = Some(outcome);
+        state.took = Some(self.began.elapsed());
+        state.questions.clear();
+        drop(state);
+        self.publish();
+    }
+}
+
+impl Host for TryHost {
+    fn capabilities(&self) -> Raw {
+        Raw::of(&json!({ "elicitation": { "form": {}, "url": {} }, "sampling": {}, "roots": {} }))
+    }
+
+    fn on_notification(&self, notification: &Notification) {
+        let mut state = self.0.state.lock();
+        if state.notifications.len() < MAX_NOTIFICATIONS {
+            let message = serde_json::from_slice(&notification.encode()).unwrap_or_default();
+            state.notifications.push(message);
+        }
+        drop(state);
+        self.0.publish();
+    }
+
+    fn on_server_request<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.0.state.lock();
+        state.last_question += 1;
+        let question = TryQuestion {
+            id: state.last_question.to_string(),
+            method: method.to_string(),
+            params: params.and_then(|params| params.read().ok()).unwrap_or_default(),
+            answer: sender,
+        };
+        state.questions.push(question);
+        drop(state);
+        self.0.publish();
+        Box::pin(async move {
+            receiver.await.unwrap_or_else(|_| Err(ErrorObject::new(code::INTERNAL_ERROR, "nobody answered")))
+        })
+    }
+}
+
+/// Begins a call.
+async fn start(request: AdminRequest) -> ApiResult {
+    let body: TryBody = request.json()?;
+    let console = Arc::clone(&request.console);
+    let revision = body.revision.as_deref().map_or(Ok(Revision::NEWEST), parse_revision)?;
+    let method = body.method.clone().unwrap_or_else(|| "tools/call".to_owned());
+    let params = call_params(&body);
+    let target = match (&body.group, &body.server) {
+        (_, Some(server)) => server_target(&console, server)?,
+        (group, None) => {
+            let group = group.as_deref().unwrap_or(DEFAULT_GROUP);
+            groups::find(&*console.inbound()?, group)?;
+            console.own_target(group).await?
+        }
+    };
+    let call = Arc::new(TriedCall {
+        id: new_id()?,
+        operator: Arc::clone(&request.operator.name),
+        group: body.server.is_none().then(|| body.group.unwrap_or_else(|| DEFAULT_GROUP.to_owned())),
+        server: body.server,
+        name: body.name,
+        revision,
+        started: SystemTime::now(),
+        began: Instant::now(),
+        state: Mutex::default(),
+        console: Arc::downgrade(&console),
+        method: method.clone(),
+    });
+    console.tries.remember(Arc::clone(&call));
+    let task = tokio::spawn(run(Arc::clone(&call), target, Method::from(method.as_str()), params));
+    call.state.lock().task = Some(task.abort_handle());
+    Ok(ApiAnswer::json_with(StatusCode::ACCEPTED, &json!({ "try": call.id, "call": null })))
+}
+
+/// The parameters of the call, with numbers as they were written.
+fn call_params(body: &TryBody) -> Option<Raw> {
+    if let Some(params) = &body.params {
+        return Some(Raw::of(params));
+    }
+    let name = body.name.as_ref()?;
+    let arguments = match &body.arguments {
+        Some(arguments) => Raw::of(arguments),
+        None => Raw::empty(),
+    };
+    Some(Raw::of(&json!({ "name": name })).edit().set("arguments", arguments).finish())
+}
+
+async fn run(call: Arc<TriedCall>, target: Target, method: Method, params: Option<Raw>) {
+    let settings = ConnectionSettings {
+        revision: Some(call.revision),
+        idle_timeout: TRY_TIME,
+        total_timeout: TRY_TIME,
+        ..ConnectionSettings::default()
+    };
+    let info = Raw::of(&json!({ "name": "rialto-console", "version": env!("CARGO_PKG_VERSION") }));
+    let options = ClientOptions { settings, info, host: Arc::new(TryHost(Arc::clone(&call))), level: None };
+    let outcome = match Client::connect(&target, options).await {
+        Err(error) => Err(error_json(&error)),
+        Ok(client) => {
+            let result = client.request(method, params).await;
+            client.close().await;
+            result.map(|result| result.read().unwrap_or_default()).map_err(|error| error_json(&error))
+        }
+    };
+    call.finish(outcome);
+}
+
+fn error_json(error: &Error) -> Value {
+    json!({ "message": crate::redact::redact(&error.to_string()) })
+}
+
+fn new_id() -> Result<String, ApiError> {
+    let mut bytes = [0_u8; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_random", "there are no random bytes"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The address of a configured server, reached without the gateway.
+fn server_target(console: &Console, name: &str) -> Result<Target, ApiError> {
+    let upstream = servers::find(&*console.inbound()?, name)?;
+    match &upstream.spec().kind {
+        SpecKind::Target(target) => Ok(target.clone()),
+        _ => Err(ApiError::new(StatusCode::CONFLICT, "no_address", format!("{name} is inside the gateway"))
+            .hint("try it in a group")),
+    }
+}
+
+impl Tries {
+    fn remember(&self, call: Arc<TriedCall>) {
+        let mut calls = self.calls.lock();
+        if calls.len() >= MAX_TRIES {
+            let ended = calls.values().filter(|call| call.state.lock().took.is_some());
+            let oldest =
+                ended.min_by_key(|call| call.started).or_else(|| calls.values().min_by_key(|call| call.started));
+            if let Some(oldest) = oldest.map(|call| call.id.clone()) {
+                calls.remove(&oldest);
+            }
+        }
+        calls.insert(call.id.clone(), call);
+    }
+
+    /// A call of this operator.
+    fn find(&self, request: &AdminRequest) -> Result<Arc<TriedCall>, ApiError> {
+        let found = self.calls.lock().get(request.parameter(0)).cloned();
+        let own = found.filter(|call| call.operator == request.operator.name);
+        own.ok_or_else(|| ApiError::not_found("there is no such call, or it is forgotten"))
+    }
+}
+
+impl Console {
+    /// The address of a group at the listener that takes calls of the console only.
+    async fn own_target(&self, group: &str) -> Result<Target, ApiError> {
+        let inbound = self.inbound()?;
+        let failed = |error: std::io::Error| {
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_listener", format!("no port for the call: {error}"))
+        };
+        let bind = || async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+            let address = listener.local_addr()?;
+            let workers = Arc::new(Workers::start(0)?);
+            self.runtime.spawn(inbound.listen(ListenerRole::Console, listener, workers));
+            Ok(address)
+        };
+        let address = self.tries.listener.get_or_try_init(bind).await.map_err(failed)?;
+        let target = Target::url(&format!("http://{address}/mcp/{group}"));
+        let target = target
+            .and_then(|target| target.with_header("authorization", &format!("Bearer {}", self.call_key.reveal())));
+        let mut target = target.map_err(|error| ApiError::invalid(error.to_string()))?;
+        if let Target::Url(address) = &mut target {
+            address.transport = Some(HttpTransport::Streamable);
+        }
+        Ok(target)
+    }
+}
+
+fn look(request: &AdminRequest) -> ApiResult {
+    Ok(ApiAnswer::json(&request.console.tries.find(request)?.to_json()))
+}
+
+fn answer(request: &AdminRequest) -> ApiResult {
+    let body: AnswerBody = request.json()?;
+    let call = request.console.tries.find(request)?;
+    let result = match (body.result, body.action.as_deref()) {
+        (Some(result), None) => result,
+        (None, Some(action @ ("accept" | "decline" | "cancel"))) => match body.content {
+            Some(content) if action == "accept" => json!({ "action": action, "content": content }),
+            _ => json!({ "action": action }),
+        },
+        _ => return Err(ApiError::invalid("give either a result, or an action: accept, decline or cancel")),
+    };
+    let mut state = call.state.lock();
+    let place = state.questions.iter().position(|question| question.id == body.question);
+    let place = place.ok_or_else(|| ApiError::not_found("nobody waits for this answer"))?;
+    let question = state.questions.remove(place);
+    drop(state);
+    let gone = || ApiError::new(StatusCode::GONE, "withdrawn", "the server no longer waits for this answer");
+    question.answer.send(Ok(Raw::of(&result).into())).map_err(|_| gone())?;
+    call.publish();
+    Ok(ApiAnswer::empty())
+}
+
+fn cancel(request: &AdminRequest) -> ApiResult {
+    let call = request.console.tries.find(request)?;
+    let mut state = call.state.lock();
+    if state.took.is_none() {
+        state.is_cancelled = true;
+        state.took = Some(call.began.elapsed());
+        state.questions.clear();
+        if let Some(task) = state.task.take() {
+            // Dropping the call cancels it at the gateway.
+            task.abort();
+        }
+    }
+    drop(state);
+    call.publish();
+    Ok(ApiAnswer::empty())
+}
+
+/// Probes a server as `rialto probe` does.
+async fn probe(request: AdminRequest) -> ApiResult {
+    let body: ProbeBody = request.json()?;
+    let invalid = |error: Error| ApiError::invalid(error.to_string());
+    let target = match (&body.url, &body.server, &body.command) {
+        (Some(url), None, None) => Target::url(url).map_err(invalid)?,
+        (None, Some(server), None) => server_target(&request.console, server)?,
+        (None, None, Some(command)) => {
+            if request.operator.may < OperatorRight::Edit {
+                let message = "running a command needs the right to edit";
+                return Err(ApiError::new(StatusCode::FORBIDDEN, "not_allowed", message));
+            }
+            let (program, arguments) =
+                command.split_first().ok_or_else(|| ApiError::invalid("the command is empty"))?;
+            Target::command(program, arguments)
+        }
+        _ => return Err(ApiError::invalid("give one of url, server and command")),
+    };
+    let connect = |target: Target, revision: Option<Revision>| async move {
+        let settings = ConnectionSettings { revision, ..ConnectionSettings::default() };
+        Client::connect(&target, ClientOptions { settings, ..ClientOptions::default() }).await
+    };
+    let probed = tokio::time::timeout(PROBE_TIME, async {
+        let client = connect(target.clone(), None).await?;
+        let mut other_target = target.clone();
+        if let Target::Url(address) = &mut other_target {
+            address.transport = Some(HttpTransport::Streamable);
+        }
+        let other = match client.revision().opens_with_handshake() {
+            true => None,
+            false => connect(other_target, Some(Revision::NEWEST_HANDSHAKE)).await.ok(),
+        };
+        let measured = ProbeMeasurements::take(&client, other).await;
+        let report = measured.report_json(&target, &client);
+        client.close().await;
+        Ok::<Raw, Error>(report)
+    });
+    let failed = |message: String| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "unreachable", message);
+    match probed.await {
+        Ok(Ok(report)) => Ok(ApiAnswer::json(&report.read::<Value>().unwrap_or_default())),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(_) => Err(failed(format!("the server did not answer within {} s", PROBE_TIME.as_secs()))),
+    }
+}

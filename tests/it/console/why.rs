@@ -1,0 +1,96 @@
+//! "Why not?": each of its ten steps, produced on purpose.
+
+use std::sync::Arc;
+
+use rialto::dialect::Revision;
+use rialto::gateway::{GatewayConfig, GroupConfig, NameFilter, Naming};
+use rialto::mcp_client::Target;
+use rialto::policy::rules::{AccessRule, DefaultAccess, PrincipalPattern, RuleBook, TargetKind, TargetPattern};
+use rialto::upstream::{HealthPhase, List, SpecKind, UpstreamSpec};
+use serde_json::{Value, json};
+
+use super::get;
+use crate::harness::{Rialto, initialize, until};
+use crate::scripted_server::{InjectedFault, ScriptedServer, ServerTransport, tool};
+
+/// The number of the step that fails, from 1, and what it says; 0 if none does.
+fn failed(why: &Value) -> (usize, String) {
+    let steps = why["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 10, "{why}");
+    let at = steps.iter().position(|step| step["ok"] == false);
+    assert_eq!(why["there"], json!(at.is_none()), "{why}");
+    at.map_or((0, String::new()), |at| (at + 1, steps[at]["what"].as_str().unwrap().to_owned()))
+}
+
+async fn why(rialto: &Rialto, group: &str, query: &str) -> (usize, String) {
+    failed(&get(rialto, &format!("groups/{group}/why?{query}")).await)
+}
+
+fn spec(server: &ScriptedServer) -> UpstreamSpec {
+    UpstreamSpec::new(&server.name, SpecKind::Target(server.target()))
+}
+
+#[tokio::test]
+async fn each_step_names_its_reason() {
+    let long = "a".repeat(80);
+    let notes = ScriptedServer::with("notes", ServerTransport::PerRequest, |catalog| {
+        catalog.tools = vec![tool("write"), tool("hidden"), tool(&long)];
+    })
+    .await;
+    let files =
+        ScriptedServer::with("files", ServerTransport::Http, |catalog| catalog.tools = vec![tool("write")]).await;
+    let mute =
+        ScriptedServer::with("mute", ServerTransport::PerRequest, |catalog| catalog.tools = vec![tool("x")]).await;
+    mute.inject_fault("tools/list", InjectedFault::Error(json!({ "code": -32603, "message": "no" })));
+    let broken = UpstreamSpec::new("broken", SpecKind::Target(Target::command("/absent/program", [""; 0])));
+    let rialto = Rialto::with(|settings| {
+        let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect::<Vec<Arc<str>>>();
+        let mut work = GroupConfig::new("work", names(&["notes", "files", "mute", "broken"]));
+        work.tools = NameFilter::new(&[], &["*hidden*".to_owned()]);
+        let mut plain = GroupConfig::new("plain", names(&["notes", "files"]));
+        plain.naming = Naming::Plain;
+        let mut ruled = GroupConfig::new("ruled", names(&["notes", "files"]));
+        let mut rule = AccessRule::new("nobody writes");
+        rule.principals = vec![PrincipalPattern::parse("*").unwrap()];
+        rule.deny.push(TargetKind::Tools, TargetPattern::parse("notes/write").unwrap());
+        ruled.rules = Some(Arc::new(RuleBook::new(vec![rule], DefaultAccess::Allow, Vec::new())));
+        settings.gateway = GatewayConfig {
+            upstreams: vec![spec(&notes), spec(&files), spec(&mute), broken],
+            groups: vec![GroupConfig::new("default", names(&["files"])), work, plain, ruled],
+        };
+    })
+    .await;
+    let gateway = &rialto.inbound.gateway;
+    until("the servers have settled", || {
+        let phase =
+            |name: &str| gateway.upstreams().iter().find(|one| **one.name() == *name).unwrap().state().health.phase;
+        let work = gateway.group(Some("work")).unwrap();
+        phase("broken") == HealthPhase::Down
+            && phase("mute") == HealthPhase::Ready
+            && work.view(Revision::NEWEST).count(List::Tools) == 3
+            && gateway.group(Some("plain")).unwrap().view(Revision::NEWEST).count(List::Tools) == 3
+    })
+    .await;
+    for (group, query, step, words) in [
+        ("work", "name=notes__write", 0, ""),
+        ("work", "name=write", 0, ""),
+        ("wrok", "name=write", 1, "did you mean work?"),
+        ("default", "name=notes__write", 2, "notes is not among the servers of default"),
+        ("work", "name=broken__x", 3, "broken is down"),
+        ("work", "name=mute__x", 4, "mute did not return its tools"),
+        ("work", "name=notes__wrtie", 5, "it has \"write\""),
+        ("work", "name=notes__hidden", 6, "*hidden*"),
+        ("plain", "name=files__write", 7, "notes has the same name"),
+        ("work", &format!("name=notes__{long}"), 8, "too long"),
+    ] {
+        let (failed, what) = why(&rialto, group, query).await;
+        assert_eq!(failed, step, "{group} {query}: {what}");
+        assert!(what.contains(words), "{group} {query}: {what}");
+    }
+    assert_eq!(rialto.post("/mcp/ruled", &initialize("2025-11-25")).status().await, 200);
+    let id = get(&rialto, "sessions").await["items"][0]["id"].as_str().unwrap().to_owned();
+    let (step, what) = why(&rialto, "ruled", &format!("name=notes__write&as=2025-11-25&session={id}")).await;
+    assert_eq!(step, 10, "{what}");
+    let (step, what) = why(&rialto, "ruled", &format!("name=files__write&as=2025-11-25&session={id}")).await;
+    assert_eq!(step, 0, "{what}");
+}
