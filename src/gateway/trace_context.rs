@@ -188,7 +188,11 @@ pub(super) fn traced_server_request(span: &Arc<TraceSpan>, request: ServerReques
     let waiting = span.child(SpanKind::Client, request.method.as_str());
     waiting.set("mcp.method.name", request.method.as_str());
     let ServerRequest { method, params, mut responder } = request;
-    let (clock, (own, answered)) = (responder.clock().cloned(), tokio::sync::oneshot::channel());
+    let (own, answered) = tokio::sync::oneshot::channel();
+    let mut own = Responder::from(own);
+    if let Some(clock) = responder.clock() {
+        own = own.timed(clock);
+    }
     let answered_method = method.clone();
     tokio::spawn(async move {
         tokio::select! {
@@ -204,6 +208,5 @@ pub(super) fn traced_server_request(span: &Arc<TraceSpan>, request: ServerReques
             () = responder.closed() => waiting.fail(AttributeValue::Static("cancelled"), ""),
         }
     });
-    let responder = clock.iter().fold(Responder::from(own), |own, clock| own.timed(clock));
-    ServerRequest { method, params, responder }
+    ServerRequest { method, params, responder: own }
 }

@@ -6,8 +6,8 @@
 # that is installed; chromium, prometheus and valgrind are installed only then.
 #
 # Leaves in DEST: redis-server, valkey-server, nginx, haproxy, chromium and promtool (links), node/ (packages, a Node 22 and the
-# scripts), py1/, py2/, otel/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged
-# parts are skipped; concurrent runs wait for each other.
+# scripts), py1/, py2/, otel/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged parts are
+# skipped; concurrent runs wait for each other.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
