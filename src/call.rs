@@ -4,6 +4,8 @@
 //! Replies are notifications and server requests, then exactly one answer. Dropping the replies cancels the
 //! call: the task behind them sees [`ReplySender::cancelled`] resolve and stops.
 
+mod responder;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::access_log::AccessRecord;
@@ -26,6 +28,7 @@ use crate::failure::Failure;
 use crate::identity::{CallerId, Identity};
 use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Payload, Raw, code};
 use crate::trace::{CallTrace, RemoteParent};
+pub use responder::{InputClock, Responder};
 
 /// The HTTP request (or stdio connection) that a call arrived on, for upstreams and policy.
 #[derive(Debug, Clone)]
@@ -211,8 +214,8 @@ pub struct ServerRequest {
     pub method: Method,
     /// The parameters of the request.
     pub params: Option<Raw>,
-    /// Receives the client's response. Dropping it tells the upstream that no response will come.
-    pub responder: oneshot::Sender<Outcome>,
+    /// Receives the client's response.
+    pub responder: Responder,
 }
 
 /// The final answer to a call.

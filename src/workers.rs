@@ -73,6 +73,11 @@ impl Workers {
         Ok(workers)
     }
 
+    /// All workers.
+    pub fn iter(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.iter()
+    }
+
     /// The worker with the fewest tracked futures; `None` when there are no workers.
     pub fn least_loaded(&self) -> Option<&Worker> {
         self.workers.iter().min_by_key(|worker| Arc::strong_count(&worker.load))

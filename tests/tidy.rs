@@ -12,7 +12,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("line_log", &["redact"]),
     ("failure", &["redact"]),
     ("protocol", &["failure"]),
-    ("metrics", &[]),
+    ("metrics", &["workers"]),
     ("ndjson", &["protocol"]),
     ("shutdown", &[]),
     ("sync", &[]),
@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("access_log", &["identity", "line_log", "telemetry"]),
     ("workers", &[]),
     ("timer", &["sync", "workers"]),
-    ("http", &["sync", "timer", "workers"]),
+    ("http", &["metrics", "sync", "timer", "workers"]),
     ("trace", &["failure", "http", "redact"]),
     ("request_span", &["protocol", "trace"]),
     ("issuers", &["http", "identity", "line_log", "metrics", "redact"]),
@@ -28,10 +28,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("error", &["failure", "http", "protocol", "redact"]),
     ("call", &["access_log", "dialect", "failure", "identity", "protocol", "trace"]),
     ("audit", &["identity", "line_log", "protocol"]),
-    ("store", &["dialect", "protocol"]),
+    ("store", &["dialect", "metrics", "protocol"]),
     ("policy", &["call", "dialect", "failure", "http", "identity", "issuers", "protocol", "store"]),
     ("local", &["call", "dialect", "error", "failure", "http", "protocol"]),
-    ("session", &["call", "dialect", "failure", "http", "identity", "policy", "protocol", "store"]),
+    ("session", &["call", "dialect", "failure", "http", "identity", "metrics", "policy", "protocol", "store"]),
     (
         "mcp_client",
         &[
@@ -41,6 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "failure",
             "http",
             "identity",
+            "metrics",
             "ndjson",
             "protocol",
             "request_span",
@@ -101,6 +102,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "http",
             "identity",
             "issuers",
+            "metrics",
             "ndjson",
             "policy",
             "protocol",
@@ -181,6 +183,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "inbound",
             "issuers",
             "local",
+            "metrics",
             "policy",
             "session",
             "shutdown",
@@ -230,7 +233,7 @@ const MAX_FUNCTION_LINES: usize = 80;
 
 /// Functions above `MAX_FUNCTION_LINES`: file, name, maximum lines and the reason.
 const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[
-    ("src/admin/gauges.rs", "metrics", 95, "one entry per gauge: a table, not control flow"),
+    ("src/admin/gauges.rs", "metric_families", 95, "one entry per gauge: a table, not control flow"),
     ("src/cli/status.rs", "render_status", 85, "prints the sections of the status one after another"),
     ("src/inbound/respond.rs", "error", 85, "one match arm per rejection: a table, not control flow"),
 ];

@@ -1,15 +1,25 @@
 //! Metrics that are sampled at scrape time: gauges, and counters that other modules keep.
 
 use super::{Admin, unix_seconds};
-use crate::http::client::{OriginUsage, origin_usage};
-use crate::metrics::{MetricKind, MetricsReading};
+use crate::http::client::{OriginUsage, SENT_AGAIN, origin_usage};
+use crate::metrics::{MetricFamily, MetricKind, MetricPoint, MetricsReading, PointValue, TextFormat};
 use crate::policy::{LimitMeasure, LimitUsage, QuotaUsage};
 use crate::telemetry::{lost_lines, panics};
 use crate::upstream::{HealthPhase, Upstream};
 
 impl Admin {
-    /// Renders all metrics in the OpenMetrics text format.
+    /// Renders all metrics in the text format of Prometheus.
     pub fn metrics(&self) -> String {
+        self.metrics_as(TextFormat::Prometheus)
+    }
+
+    /// Renders all metrics as text.
+    pub fn metrics_as(&self, format: TextFormat) -> String {
+        format.render(&self.metric_families())
+    }
+
+    /// All metrics at this moment, for a scrape or an export.
+    pub fn metric_families(&self) -> Vec<MetricFamily> {
         let stats = self.sessions.stats();
         let upstreams = self.gateway.upstreams();
         let mut sessions: Vec<(Vec<(&'static str, String)>, i64)> = Vec::new();
@@ -74,6 +84,13 @@ impl Admin {
                 per_upstream(&|upstream| usize::try_from(upstream.state().health.connects).unwrap_or(usize::MAX)),
             ),
             counter(
+                "upstream_connect_failures",
+                "Failed connects to an upstream",
+                per_upstream(&|upstream| {
+                    usize::try_from(upstream.state().health.failed_connects).unwrap_or(usize::MAX)
+                }),
+            ),
+            counter(
                 "upstream_calls_by_revision",
                 "Calls forwarded to an upstream, by client and server revision",
                 calls_by_revision,
@@ -83,7 +100,9 @@ impl Admin {
         readings
             .extend(self.issuers().readings().into_iter().chain(self.security_readings()).chain(self.quota_readings()));
         readings.extend(self.limit_readings().into_iter().chain(process_readings()));
-        self.gateway.metrics().render(readings).unwrap_or_default()
+        let mut families = self.gateway.metrics().families(readings);
+        families.extend(self.store_families());
+        families
     }
 
     /// Figures of this node in its cluster; none without a shared store.
@@ -100,9 +119,42 @@ impl Admin {
                 value(cluster.store().is_full().into()),
             ),
             counter("store_commands", "Commands sent to the store", value(cluster.store().round_trips())),
+            counter("store_errors", "Commands to the store that failed", value(cluster.store().errors())),
+            gauge(
+                "relays_pending",
+                "Requests that wait for the response of another node",
+                value(cluster.pending_relay_count() as u64),
+            ),
+            gauge(
+                "relays_active",
+                "Requests of other nodes that are served here",
+                value(cluster.active_relay_count() as u64),
+            ),
             counter("relayed_requests", "Requests relayed to other nodes", value(cluster.relayed_requests())),
             counter("session_takeovers", "Sessions adopted from other nodes", value(cluster.takeovers())),
         ]
+    }
+
+    /// How long the store takes, and how far it is behind.
+    fn store_families(&self) -> Vec<MetricFamily> {
+        let gauge = |name: &str, help, value| {
+            let points = vec![MetricPoint { labels: Vec::new(), value }];
+            MetricFamily::new(name, help, MetricKind::Gauge, points)
+        };
+        let mut families = Vec::new();
+        if let Some(durations) = self.cluster.as_ref().and_then(|cluster| cluster.store().command_durations()) {
+            let points = vec![MetricPoint { labels: Vec::new(), value: PointValue::Histogram(durations) }];
+            let (name, help) = ("store_command_duration_seconds", "Duration of commands to the store");
+            families.push(MetricFamily::new(name, help, MetricKind::Histogram, points));
+        }
+        if let Some(persister) = self.sessions.persister() {
+            let (sessions, lag) = persister.backlog();
+            let waiting = PointValue::Integer(saturating_i64(sessions));
+            families.push(gauge("persistence_queue", "Sessions with changes that wait to be written", waiting));
+            let help = "Age of the oldest change of a session that the store does not have";
+            families.push(gauge("persistence_lag_seconds", help, PointValue::Float(lag.as_secs_f64())));
+        }
+        families
     }
 
     /// Figures of the audit log, and of the certificate where clients speak TLS.
@@ -135,15 +187,16 @@ impl Admin {
             kind: MetricKind::Counter,
             values: vec![(Vec::new(), i64::try_from(lost_lines()).unwrap_or(i64::MAX))],
         });
-        if let Some(tls) = self.tls.load().as_deref() {
+        let expires = self.tls.load().as_deref().map(|tls| {
             let expires = i64::try_from(unix_seconds(tls.certificate.not_after)).unwrap_or(i64::MAX);
-            readings.push(MetricsReading {
-                name: "tls_certificate_expiry_timestamp_seconds",
-                help: "When the certificate that clients see expires, in Unix seconds",
-                kind: MetricKind::Gauge,
-                values: vec![(Vec::new(), expires)],
-            });
-        }
+            (Vec::new(), expires)
+        });
+        readings.push(MetricsReading {
+            name: "tls_certificate_expiry_timestamp_seconds",
+            help: "When the certificate that clients see expires, in Unix seconds",
+            kind: MetricKind::Gauge,
+            values: expires.into_iter().collect(),
+        });
         readings
     }
 
@@ -215,7 +268,7 @@ impl Admin {
 }
 
 /// Figures of the process, which gateways in it share.
-fn process_readings() -> [MetricsReading; 3] {
+fn process_readings() -> [MetricsReading; 4] {
     let origins = origin_usage();
     let per_origin = |value: &dyn Fn(&OriginUsage) -> i64| {
         origins.iter().map(|usage| (vec![("origin", usage.origin.clone())], value(usage))).collect()
@@ -232,6 +285,12 @@ fn process_readings() -> [MetricsReading; 3] {
             help: "Requests that got no connection to an origin, because all were in use",
             kind: MetricKind::Counter,
             values: per_origin(&|usage| i64::try_from(usage.refusals).unwrap_or(i64::MAX)),
+        },
+        MetricsReading {
+            name: "upstream_requests_sent_again",
+            help: "Requests to HTTP servers that were sent again, because an idle connection was closed",
+            kind: MetricKind::Counter,
+            values: vec![(Vec::new(), i64::try_from(SENT_AGAIN.value()).unwrap_or(i64::MAX))],
         },
         MetricsReading {
             name: "panics",

@@ -5,7 +5,7 @@ mod reload;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -20,6 +20,7 @@ use crate::gateway::{self, DEFAULT_GROUP, Gateway, GatewayConfig, Group, GroupCo
 use crate::http::client::set_connections_per_origin;
 use crate::inbound::{Inbound, ListenerRole, MAX_REFUSING_CONNECTIONS, StripedLocks};
 use crate::issuers::IssuerSettings;
+use crate::metrics::measure_loop_lag;
 use crate::policy::{FailedCredentials, Policy, Quotas, RateLimits};
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
@@ -103,6 +104,7 @@ impl App {
             };
             Arc::new(Gateway::new(&settings.gateway, gateway_settings, shutdown.closing().clone()))
         };
+        sessions.set_metrics(gateway.metrics());
         let tls = Arc::new(ArcSwapOption::new(settings.tls));
         let admin = Admin::new(
             Arc::clone(&gateway),
@@ -287,6 +289,11 @@ impl BoundApp {
         cluster::wait_joined(&inbound).await;
         let mut tasks = tokio::task::JoinSet::new();
         let role = if self.admin.is_some() { ListenerRole::Clients } else { ListenerRole::Combined };
+        let metrics = Arc::downgrade(inbound.gateway.metrics());
+        tokio::spawn(measure_loop_lag(Weak::clone(&metrics)));
+        for worker in self.workers.iter() {
+            worker.runtime().spawn(measure_loop_lag(Weak::clone(&metrics)));
+        }
         tasks.spawn(Arc::clone(&inbound).listen(role, self.listener, Arc::clone(&self.workers)));
         if let Some((listener, _)) = self.admin {
             tasks.spawn(Arc::clone(&inbound).listen(ListenerRole::Operators, listener, Arc::clone(&self.workers)));

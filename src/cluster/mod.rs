@@ -235,6 +235,11 @@ impl Cluster {
         self.takeovers.load(Ordering::Relaxed)
     }
 
+    /// Number of requests that wait for the response of another node.
+    pub fn pending_relay_count(&self) -> usize {
+        self.pending_relays().len()
+    }
+
     /// Number of relayed requests being answered here.
     pub fn active_relay_count(&self) -> usize {
         self.active_relays().len()

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::decisions::{AuditedTarget, CallDecision, CallNames};
 use super::forward;
 use super::group::Group;
@@ -78,7 +76,7 @@ impl Group {
         };
         let is_tool = kind == TargetKind::Tools;
         let outcome = if is_tool { CallOutcome::ToolError } else { CallOutcome::Error };
-        self.record_local_call(&call.method, Instant::now(), outcome);
+        self.record_local_call(&call.method, outcome);
         let (status, server) = (Some(outcome.as_str()), Some(member.upstream.name()));
         let decided = CallDecision::new(AuditOutcome::RateLimited);
         let (limit, names, other_name) = (Some(exceeded.limit), CallNames::Server, audited.exposed_name());

@@ -1,15 +1,18 @@
 //! Forwards a call to an upstream and maps its replies: names are mapped back, server requests and log
 //! messages are filtered, and failures become errors that reveal no address.
 
-use std::sync::Arc;
+mod outcome;
+
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
-use super::decisions::{AuditedTarget, CallDecision, CallNames};
+use super::decisions::AuditedTarget;
 use super::group::Group;
 use super::held_tasks::{self, NewTask};
 use super::hidden_calls;
 use super::name_mapping::NameMapping;
+use super::operations::{operation_error, outcome_error};
 use super::parked_calls;
 use super::server_request_rules::{admit_server_request, remove_server_requests};
 use super::session_sink::SessionSink;
@@ -18,12 +21,13 @@ use super::task_mapping::TaskMapping;
 use super::trace_context;
 use super::view::GroupMember;
 use crate::call::{
-    Answer, AnswerDelivery, Call, ClientInfo, ClientSink, Replies, Reply, ReplySink, ReplyYielder, ServerRequest,
+    Answer, AnswerDelivery, Call, ClientInfo, ClientSink, InputClock, Replies, Reply, ReplySink, ReplyYielder,
+    ServerRequest,
 };
 use crate::dialect::{Revision, tasks, to_client};
 use crate::error::Result;
 use crate::failure::{Failure, FailureKind, FailureSide};
-use crate::metrics::{CallMetrics, CallOutcome};
+use crate::metrics::{CallMetrics, CallOutcome, OperationError};
 use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload};
 use crate::trace::{AttributeValue, SpanKind};
 use crate::upstream::{LeaseGuard, Leg};
@@ -41,6 +45,10 @@ struct ForwardedCall {
     /// What the audit log needs.
     audited: AuditedTarget,
     started: Instant,
+    /// The revision of the server, once there is a connection.
+    server_revision: Option<Revision>,
+    /// Set where the client is sent requests of the server.
+    input: OnceLock<Arc<InputClock>>,
     /// The call was counted; dropped before that, it counts as cancelled.
     is_recorded: bool,
 }
@@ -117,13 +125,14 @@ pub(super) fn call(
         Ok(None) => {}
         Ok(Some(purpose)) => forward.purpose = purpose,
         Err(error) => {
-            forward.record_outcome(CallOutcome::Error);
+            forward.record_outcome(CallOutcome::Error, Some(operation_error(&error)));
             return error.into();
         }
     }
     let Some(mut replies) = trace_context::call_local(&member.leg, &forward.call) else { return forward.replies() };
     if let Some(revision) = member.state.revision {
         member.leg.count_revision_pair(forward.call.client.revision, revision);
+        forward.server_revision = Some(revision);
     }
     match replies.take_ready() {
         Some(answer) => forward.map_answer(answer).into(),
@@ -170,6 +179,8 @@ impl ForwardedCall {
             name_mapping: member.name_mapping.clone(),
             metrics: Arc::clone(&member.metrics),
             started: Instant::now(),
+            server_revision: None,
+            input: OnceLock::new(),
             is_recorded: false,
         };
         remove_server_requests(&mut forward.call, &member.leg);
@@ -221,13 +232,15 @@ impl ForwardedCall {
             let lease = match lease {
                 Ok(lease) => lease,
                 Err(error) => {
-                    self.record_outcome(CallOutcome::Unavailable);
+                    let failure = error.into_failure().before_sending();
+                    self.record_outcome(CallOutcome::Unavailable, Some(OperationError::of_kind(failure.kind().name())));
                     self.give_back_share();
-                    return Answer::error(self.failed(error.into_failure().before_sending()));
+                    return Answer::error(self.failed(failure));
                 }
             };
             let connection = lease.connection();
             self.leg.count_revision_pair(self.call.client.revision, connection.revision());
+            self.server_revision = Some(connection.revision());
             if !self.passes_results_unchanged(connection.revision()) {
                 self.call.delivery = AnswerDelivery::Whole;
             }
@@ -351,13 +364,15 @@ impl ForwardedCall {
     fn map_server_request(&self, request: ServerRequest) -> Option<ServerRequest> {
         let request = admit_server_request(request, &self.leg, &self.call.client)?;
         let request = self.name_mapping.map_server_request(request);
-        Some(match &self.purpose {
+        let mut request = match &self.purpose {
             _ if self.shares_tasks() => self.tasks().map_server_request(request),
             Purpose::TaskRequest(task) => {
                 ServerRequest { params: Some(task.with_related_task(request.params)), ..request }
             }
             _ => request,
-        })
+        };
+        request.responder = request.responder.timed(self.input.get_or_init(Arc::default));
+        Some(request)
     }
 
     fn record_subscription(&self, uri: &str, lease: &LeaseGuard) {
@@ -370,40 +385,6 @@ impl ForwardedCall {
         } else {
             sink.remove_subscription(uri);
         }
-    }
-
-    fn record_outcome(&mut self, outcome: CallOutcome) {
-        self.is_recorded = true;
-        tracing::debug!(
-            request = self.call.caller.request_id(),
-            group = %self.group.name(),
-            upstream = %self.leg.name(),
-            method = %self.call.method,
-            outcome = outcome.as_str(),
-            took = ?self.started.elapsed(),
-            "a call ended"
-        );
-        if let Some(access) = &self.call.caller.access {
-            access.note_upstream(self.leg.name(), self.started.elapsed());
-            if outcome == CallOutcome::ToolError {
-                access.note_tool_error();
-            }
-        }
-        self.group.record_call((&self.metrics, self.leg.name()), &self.call.method, self.started, outcome);
-        let decision = CallDecision {
-            server: Some(self.leg.name()),
-            names: CallNames::Server,
-            other_name: match &self.purpose {
-                Purpose::Subscription(uri) => Some(uri),
-                _ => self.audited.exposed_name(),
-            },
-            rule: self.audited.rule(),
-            upstream_auth: self.leg.spec().credential_kind(),
-            status: Some(outcome.as_str()),
-            started: Some(self.started),
-            ..CallDecision::new(outcome.into())
-        };
-        self.group.record_decision(&self.call, decision);
     }
 
     /// Whether no result of a server of this revision is looked at or changed on its way to the client.
@@ -420,16 +401,16 @@ impl ForwardedCall {
         if answer.outcome.as_ref().is_err_and(|error| error.failure().is_some_and(Failure::is_unsent)) {
             self.give_back_share();
         }
-        self.record_outcome(match &answer.outcome {
-            Ok(result) if self.call.method == Method::ToolsCall && result.is_true(Key::IsError) => {
-                CallOutcome::ToolError
-            }
+        let error = outcome_error(&self.call.method, &answer.outcome);
+        let outcome = match &answer.outcome {
+            Ok(_) if error.is_some() => CallOutcome::ToolError,
             Ok(_) => CallOutcome::Ok,
             Err(error) => match error.failure().map(|failure| failure.kind().side()) {
                 Some(FailureSide::Upstream) => CallOutcome::Unavailable,
                 Some(FailureSide::Client | FailureSide::Gateway) | None => CallOutcome::Error,
             },
-        });
+        };
+        self.record_outcome(outcome, error);
         let outcome = match answer.outcome {
             Ok(result) => {
                 let method = match &self.purpose {
@@ -456,14 +437,6 @@ impl ForwardedCall {
         let name = self.leg.name();
         tracing::warn!(request = self.call.caller.request_id(), upstream = %name, group = %self.group.name(), method = %self.call.method, kind = failure.kind().name(), error = %failure, "upstream call failed");
         failure.of_upstream(name).into()
-    }
-}
-
-impl Drop for ForwardedCall {
-    fn drop(&mut self) {
-        if !self.is_recorded {
-            self.record_outcome(CallOutcome::Cancelled);
-        }
     }
 }
 

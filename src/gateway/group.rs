@@ -25,7 +25,7 @@ use super::{AnnouncedChange, GatewayShared, GroupChange, GroupEvent};
 use crate::call::{Call, ChangeEvent, ClientSink, ListFingerprints};
 use crate::dialect::Revision;
 use crate::identity::Identity;
-use crate::metrics::{CallMetrics, CallOutcome, DecisionMetrics};
+use crate::metrics::{CallMetrics, CallOutcome, DecisionMetrics, LabelName};
 use crate::protocol::Method;
 use crate::trace::Tracer;
 use crate::upstream::{CatalogState, Leg, List, Upstream};
@@ -52,6 +52,8 @@ pub struct Group {
     lists_served: [AtomicBool; 2],
     watchers: Mutex<Vec<(Arc<Upstream>, AbortHandle)>>,
     ended: CancellationToken,
+    /// The name of the group in metrics of operations.
+    pub(super) label_name: LabelName,
     /// Metrics of the calls that the gateway answers itself.
     local_metrics: CallMetrics,
     /// Metrics of the decisions about calls.
@@ -115,6 +117,7 @@ impl Group {
     /// Starts a group with its upstreams in configured order. Its task runs until the group ends.
     pub(super) fn start(config: GroupConfig, upstreams: &[Arc<Upstream>], common: &GatewayShared) -> Arc<Self> {
         let name = Arc::clone(&config.name);
+        let label_name = common.metrics.operations().place(&name);
         let config = Arc::new(config);
         let views = build_views(&config, upstreams);
         let group = Arc::new(Self {
@@ -130,6 +133,7 @@ impl Group {
             lists_served: Default::default(),
             watchers: Mutex::default(),
             ended: common.closing.child_token(),
+            label_name,
             local_metrics: CallMetrics::default(),
             decision_metrics: DecisionMetrics::default(),
         });
@@ -508,21 +512,15 @@ impl Group {
     }
 
     /// Counts a call that ended.
-    pub(super) fn record_call(
-        &self,
-        to: (&CallMetrics, &Arc<str>),
-        method: &Method,
-        started: Instant,
-        outcome: CallOutcome,
-    ) {
+    pub(super) fn record_call(&self, to: (&CallMetrics, &Arc<str>), method: &Method, outcome: CallOutcome) {
         let (metrics, upstream) = to;
         let method = method.known_name().unwrap_or("other");
-        self.shared.metrics.record_call(metrics, (&self.name, upstream), method, started.elapsed(), outcome);
+        self.shared.metrics.record_call(metrics, (&self.name, upstream), method, outcome);
     }
 
     /// Counts a call that the gateway answered itself.
-    pub(super) fn record_local_call(&self, method: &Method, started: Instant, outcome: CallOutcome) {
-        self.record_call((&self.local_metrics, &self.shared.local_label), method, started, outcome);
+    pub(super) fn record_local_call(&self, method: &Method, outcome: CallOutcome) {
+        self.record_call((&self.local_metrics, &self.shared.local_label), method, outcome);
     }
 
     /// Content fingerprints of the lists that a session sees, to compare them after a takeover. Zero when the

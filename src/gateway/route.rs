@@ -154,7 +154,7 @@ impl Group {
                 let started = Instant::now();
                 let listed = self.list(call, &caller);
                 let outcome = if listed.is_ok() { CallOutcome::Ok } else { CallOutcome::Error };
-                self.record_local_call(&call.method, started, outcome);
+                self.record_local_call(&call.method, outcome);
                 let (status, started) = (Some(outcome.as_str()), Some(started));
                 self.record_decision(call, CallDecision { status, started, ..CallDecision::new(outcome.into()) });
                 listed.unwrap_or_else(Replies::from)
@@ -225,7 +225,7 @@ impl Group {
     }
 
     fn refuse_as(&self, decided: CallDecision<'_>, call: &Call, error: ErrorObject) -> Replies {
-        self.record_local_call(&call.method, Instant::now(), CallOutcome::Error);
+        self.record_local_call(&call.method, CallOutcome::Error);
         self.record_decision(call, CallDecision { status: Some(CallOutcome::Error.as_str()), ..decided });
         error.into()
     }
@@ -234,7 +234,7 @@ impl Group {
     fn refuse_with(&self, call: &Call, refused: RefusedCall) -> Replies {
         let RefusedCall { answer, rule, target: (server, own) } = refused;
         let outcome = if answer.outcome.is_ok() { CallOutcome::ToolError } else { CallOutcome::Error };
-        self.record_local_call(&call.method, Instant::now(), outcome);
+        self.record_local_call(&call.method, outcome);
         let failure = answer.outcome.as_ref().err().and_then(ErrorObject::failure);
         let decided = match failure.map(Failure::kind) {
             Some(FailureKind::InsufficientScope) => AuditOutcome::StepUp,

@@ -95,7 +95,7 @@ impl TaskMapping<'_> {
                 () = to_server.closed() => {} // the server has cancelled its request
             }
         });
-        ServerRequest { method, params: params.map(|params| self.map_related(params)), responder }
+        ServerRequest { method, params: params.map(|params| self.map_related(params)), responder: responder.into() }
     }
 
     /// Maps the related task of a client's request to the server's own id. One that is not the caller's is removed.

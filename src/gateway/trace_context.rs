@@ -8,7 +8,7 @@ use http::HeaderValue;
 use memchr::memmem::Finder;
 
 use super::group::Group;
-use crate::call::{Call, Caller, Replies, ServerRequest, TRACE_HEADERS};
+use crate::call::{Call, Caller, Replies, Responder, ServerRequest, TRACE_HEADERS};
 use crate::dialect::Revision;
 use crate::protocol::{Id, Key, Method, Outcome, Payload, Raw};
 use crate::request_span;
@@ -189,6 +189,10 @@ pub(super) fn traced_server_request(span: &Arc<TraceSpan>, request: ServerReques
     waiting.set("mcp.method.name", request.method.as_str());
     let ServerRequest { method, params, mut responder } = request;
     let (own, answered) = tokio::sync::oneshot::channel();
+    let mut own = Responder::from(own);
+    if let Some(clock) = responder.clock() {
+        own = own.timed(clock);
+    }
     let answered_method = method.clone();
     tokio::spawn(async move {
         tokio::select! {

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use ::http::header::WWW_AUTHENTICATE;
+use ::http::header::{ACCEPT, WWW_AUTHENTICATE};
 use ::http::{HeaderValue, Method as Verb, Response, StatusCode};
 
 use super::body::ResponseContent;
@@ -20,6 +20,7 @@ use crate::gateway::DEFAULT_GROUP;
 use crate::http::codec::RequestHead;
 use crate::identity::Identity;
 use crate::issuers::TokenError;
+use crate::metrics::TextFormat;
 use crate::policy::{
     CredentialError, CredentialRequest, Identified, OperationsListener, Policy, RequestSource, Revoked, RulesNumber,
 };
@@ -48,9 +49,6 @@ pub(super) struct ArrivedRequest<'r> {
     /// The record of the request in the access log.
     pub(super) access: Option<Arc<AccessRecord>>,
 }
-
-/// Media type of OpenMetrics text.
-const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 impl Inbound {
     /// Admits a request by its head alone.
@@ -206,7 +204,10 @@ impl Inbound {
                 let ready = self.admin.ready();
                 respond::probe(ready.is_ok(), ready.err().unwrap_or("ready\n"))
             }
-            Route::Metrics => respond::text(METRICS_CONTENT_TYPE, self.admin.metrics()),
+            Route::Metrics => {
+                let format = TextFormat::accepted(head.headers.get(ACCEPT));
+                respond::text(format.content_type(), self.admin.metrics_as(format))
+            }
             _ => respond::text(headers::JSON, serde_json::to_string(&self.admin.status()).unwrap_or_default()),
         };
         Ok(Some(if is_public { Admission::Answered(response) } else { Admission::Complete(response) }))

@@ -20,6 +20,7 @@ use crate::call::{Replies, Reply};
 use crate::cluster::RelayedBody;
 use crate::http::server::BodyBrokenOff;
 use crate::http::sse;
+use crate::metrics::HTTP_TRAFFIC;
 use crate::policy::Permit;
 use crate::session::{Session, Sessions, StreamReader};
 use crate::timer::PooledTimer;
@@ -225,34 +226,11 @@ impl http_body::Body for ResponseContent {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyBrokenOff>>> {
-        let body = self.get_mut();
-        match body {
-            Self::Empty => Poll::Ready(None),
-            Self::Full(bytes) => {
-                let bytes = std::mem::take(bytes);
-                *body = Self::Empty;
-                Poll::Ready(Some(Ok(Frame::data(bytes))))
-            }
-            Self::Events(events) => events.poll(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Relayed(body) => body.poll_next(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Pieces(pieces) => pieces.poll(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
-            Self::Parts(parts) => parts.poll_recv(context).map(|part| part.map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Logged(logged) => {
-                let (content, access) = &mut **logged;
-                let polled = Pin::new(content).poll_frame(context);
-                match &polled {
-                    Poll::Pending => {}
-                    Poll::Ready(None) => access.finish(AccessEnd::Answered),
-                    Poll::Ready(Some(Err(_))) => access.finish(AccessEnd::Disconnected),
-                    Poll::Ready(Some(Ok(frame))) => {
-                        if let (Some(record), Some(data)) = (access.record(), frame.data_ref()) {
-                            record.note_sent(data.len());
-                        }
-                    }
-                }
-                polled
-            }
+        let polled = self.get_mut().poll_content(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            HTTP_TRAFFIC.sent.add(frame.data_ref().map_or(0, |data| data.len() as u64));
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -265,6 +243,38 @@ impl http_body::Body for ResponseContent {
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Events(_) | Self::Relayed(_) | Self::Pieces(_) | Self::Parts(_) | Self::Logged(_) => {
                 SizeHint::default()
+            }
+        }
+    }
+}
+
+impl ResponseContent {
+    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyBrokenOff>>> {
+        match self {
+            Self::Empty => Poll::Ready(None),
+            Self::Full(bytes) => {
+                let bytes = std::mem::take(bytes);
+                *self = Self::Empty;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Self::Events(events) => events.poll(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Relayed(body) => body.poll_next(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Pieces(pieces) => pieces.poll(context).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+            Self::Parts(parts) => parts.poll_recv(context).map(|part| part.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Logged(logged) => {
+                let (content, access) = &mut **logged;
+                let polled = content.poll_content(context);
+                match &polled {
+                    Poll::Pending => {}
+                    Poll::Ready(None) => access.finish(AccessEnd::Answered),
+                    Poll::Ready(Some(Err(_))) => access.finish(AccessEnd::Disconnected),
+                    Poll::Ready(Some(Ok(frame))) => {
+                        if let (Some(record), Some(data)) = (access.record(), frame.data_ref()) {
+                            record.note_sent(data.len());
+                        }
+                    }
+                }
+                polled
             }
         }
     }

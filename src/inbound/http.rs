@@ -19,6 +19,7 @@ use super::session_messages::{self, BegunCall, RunningCall};
 use super::{Inbound, per_request, sse};
 use crate::access_log::AccessEnd;
 use crate::call::{Answer, AnswerDelivery, Caller, Reply};
+use crate::dialect::Revision;
 use crate::dialect::classify::{self, MessageClass};
 use crate::gateway::{Group, over_rate_limit};
 use crate::http::codec::RequestHead;
@@ -152,6 +153,16 @@ impl RequestContext<'_> {
     /// Handles `initialize`: opens a session.
     async fn open_session(&self, message: Message) -> ServeResult {
         let Message::Request(request) = message else { return Err(Rejection::SessionRequired) };
+        let mut operation = self.group.begin_operation((&request.method, None), None, &self.caller);
+        let opened = self.open_session_for(request).await;
+        match &opened {
+            Ok((_, revision)) => operation.succeed(*revision),
+            Err(_) => operation.reject(),
+        }
+        opened.map(|(response, _)| response)
+    }
+
+    async fn open_session_for(&self, request: Request) -> Result<(HttpResponse<ResponseContent>, Revision), Rejection> {
         if self.requested_session_id().is_some() {
             self.require_session().await?;
             let why = "this session is initialized already; leave `Mcp-Session-Id` out to open another";
@@ -166,6 +177,7 @@ impl RequestContext<'_> {
         let max_kept_bytes = self.inbound.settings().limits.initialize_bytes;
         let client = session_messages::parse_initialize(request.params.as_deref(), max_kept_bytes);
         let client = Arc::new(client.map_err(|error| Rejection::Refused(request.refuse(error)))?);
+        let revision = client.revision;
         note_client(self.caller.access.as_ref(), Some(&client));
         let result = session_messages::initialize_result(&self.group, &client).await;
         self.inbound.check_lease()?;
@@ -182,7 +194,7 @@ impl RequestContext<'_> {
         self.inbound.record_session(&self.caller, &session);
         tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session opened");
         let response = protocol::Response::new(Some(request.id), Ok(result.into()));
-        Ok(respond::with_session_id(respond::json(response.encode()), session.id()))
+        Ok((respond::with_session_id(respond::json(response.encode()), session.id()), revision))
     }
 
     /// The owner of a session that this request opens.
@@ -257,10 +269,10 @@ impl RequestContext<'_> {
             session_messages::admit_request(self.inbound, &self.caller, (&self.group, &request.method), || false).await;
         let share = share.map_err(Rejection::OverRateLimit)?;
         let by = (&self.caller, share.clone(), self.delivery());
+        let mut encoder = ReplyEncoder::in_session(session, &request, &self.group, &self.caller);
         let mut replies = session_messages::handle_request(self.inbound, session, &self.group, &request, by);
-        let encoder = ReplyEncoder::in_session(session, &request, &self.group, &self.caller);
         if let Some(answer) = replies.take_ready() {
-            return self.answer(&encoder, answer);
+            return self.answer(&mut encoder, answer);
         }
         let (guard, mut in_flight) = match begun {
             Some(begun) => begun,
@@ -293,18 +305,21 @@ impl RequestContext<'_> {
                 }
             }
         };
-        let Some(call) = pending.0.take() else { return Ok(respond::accepted()) };
+        let Some(mut call) = pending.0.take() else { return Ok(respond::accepted()) };
         match first {
-            Some(Reply::End(answer)) => self.answer(&call.encoder, answer),
+            Some(Reply::End(answer)) => self.answer(&mut call.encoder, answer),
             Some(Reply::Piece(piece)) => Ok(respond::json_in_pieces(PiecesBody::for_session(call, piece))),
             first => Box::pin(self.stream_replies(session, call, first)).await,
         }
     }
 
     /// Answers with the final response as JSON, or challenges a caller that lacks scopes.
-    fn answer(&self, encoder: &ReplyEncoder, answer: Answer) -> ServeResult {
+    fn answer(&self, encoder: &mut ReplyEncoder, answer: Answer) -> ServeResult {
         match respond::insufficient_scope(&self.caller, encoder.revision, &answer) {
-            Some(rejection) => Err(rejection),
+            Some(rejection) => {
+                encoder.operation.end(&encoder.method, &answer.outcome);
+                Err(rejection)
+            }
             None => Ok(respond::json(encoder.response(answer))),
         }
     }
@@ -368,9 +383,9 @@ impl RequestContext<'_> {
                 Ok(Message::Request(request)) => match self.begin_batched_call(&session, &request).await {
                     Ok(((guard, in_flight), share)) => {
                         let by = (&self.caller, share, AnswerDelivery::Whole);
+                        let mut encoder = ReplyEncoder::in_session(&session, &request, &self.group, &self.caller);
                         let mut replies =
                             session_messages::handle_request(self.inbound, &session, &self.group, &request, by);
-                        let encoder = ReplyEncoder::in_session(&session, &request, &self.group, &self.caller);
                         match replies.take_ready() {
                             Some(answer) => responses.push(encoder.response(answer)),
                             None => calls.push(RunningCall { guard, replies, encoder, in_flight }),

@@ -51,6 +51,7 @@ use crate::failure::QuotaReached;
 use crate::gateway::{Gateway, Group, GroupChange, GroupEvent};
 use crate::http::codec::RequestHead;
 use crate::http::server::{Http1Implementation, ReceivedBody};
+use crate::metrics::ConnectionOrigin;
 use crate::policy::{CallerPermit, FailedCredentials, Limits, Permit, Policy, QuotaKey, ScopedPermit};
 use crate::session::{SESSION_SHARDS, Session, Sessions};
 use crate::shutdown::Shutdown;
@@ -243,12 +244,14 @@ impl Inbound {
     /// operators' listener stay on this runtime, so that they are served even when all workers are busy.
     fn spawn_connection(self: &Arc<Self>, role: ListenerRole, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
         let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
+        let metrics = self.gateway.metrics();
         // Operators must be able to look when clients have taken everything.
         let permits = match role {
             ListenerRole::Operators | ListenerRole::Console => None,
             ListenerRole::Combined | ListenerRole::Clients => match self.admit_connection(peer) {
                 Ok(permits) => Some(permits),
-                Err(reached) => {
+                Err((reached, quota)) => {
+                    metrics.record_refused_connection(quota);
                     // Before a TLS handshake, which is too costly for a refusal, no response can be sent.
                     if self.tls.load().is_none()
                         && let Ok(slot) = Arc::clone(&self.refusing).try_acquire_owned()
@@ -259,6 +262,11 @@ impl Inbound {
                 }
             },
         };
+        let counted = metrics.record_connection(match role {
+            ListenerRole::Operators | ListenerRole::Console => ConnectionOrigin::Operators,
+            ListenerRole::Combined | ListenerRole::Clients => ConnectionOrigin::Clients,
+        });
+        let permits = (permits, counted);
         let Some(worker) = workers.least_loaded().filter(|_| role != ListenerRole::Operators) else {
             connections.spawn(async move {
                 let _permits = permits;
@@ -278,10 +286,13 @@ impl Inbound {
         connections.spawn_on(worker.track_load(connection), worker.runtime());
     }
 
-    fn admit_connection(&self, peer: SocketAddr) -> Result<(CallerPermit, Permit), QuotaReached> {
+    /// # Errors
+    /// Which quota is used up, and its name.
+    fn admit_connection(&self, peer: SocketAddr) -> Result<(CallerPermit, Permit), (QuotaReached, &'static str)> {
         let quotas = self.sessions.quotas();
-        let own = quotas.connections_per_address.acquire(QuotaKey::address(peer))?;
-        Ok((own, quotas.connections.acquire(1)?))
+        let own = quotas.connections_per_address.acquire(QuotaKey::address(peer));
+        let own = own.map_err(|reached| (reached, "connections_per_address"))?;
+        Ok((own, quotas.connections.acquire(1).map_err(|reached| (reached, "connections"))?))
     }
 
     /// Serves an admitted request or encodes its rejection; adds the request id and CORS headers. The body has its permit

@@ -138,8 +138,10 @@ async fn answer_call(context: &RequestContext<'_>, mut call: Call) -> Result<Res
     };
     let is_listening = call.method == Method::Listen;
     context.group.begin_span(&mut call);
+    let target = (&call.method, call.params.as_ref());
+    let operation = context.group.begin_operation(target, Some(call.client.revision), &context.caller);
     let mut replies = context.group.handle(&call);
-    let encoder = ReplyEncoder::of_call(call, &context.group);
+    let mut encoder = ReplyEncoder::of_call(call, operation);
     let sse_after = context.inbound.settings().sse_after;
     let first = match replies.take_ready() {
         Some(answer) => Some(Reply::End(answer)),
@@ -152,6 +154,7 @@ async fn answer_call(context: &RequestContext<'_>, mut call: Call) -> Result<Res
     let first = match first {
         Some(Reply::End(answer)) => {
             if let Some(rejection) = respond::insufficient_scope(&context.caller, encoder.revision, &answer) {
+                encoder.operation.end(&encoder.method, &answer.outcome);
                 return Err(Rejection::ForRequest(encoder.id, Box::new(rejection)));
             }
             let outcome = encoder.outcome(answer);
@@ -160,7 +163,7 @@ async fn answer_call(context: &RequestContext<'_>, mut call: Call) -> Result<Res
         }
         Some(Reply::Piece(piece)) => {
             let revocation = context.inbound.policy().revocation(&context.caller.identity);
-            let body = PiecesBody::for_call(&encoder.id, (piece, replies), in_flight, revocation);
+            let body = PiecesBody::for_call(encoder, (piece, replies), in_flight, revocation);
             return Ok(respond::json_in_pieces(body));
         }
         first => first,

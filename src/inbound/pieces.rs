@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use super::response_encoder::ReplyEncoder;
 use super::session_messages::{InFlightCall, RunningCall};
 use crate::call::{Replies, Reply};
 use crate::http::server::BodyBrokenOff;
-use crate::protocol::{Id, Response};
+use crate::protocol::Response;
 use crate::session::CallGuard;
 
 /// Body of a JSON response whose result is not here yet. Dropping it cancels the call.
@@ -25,6 +26,7 @@ pub struct PiecesBody {
 struct PieceSource {
     replies: Replies,
     stop: StopSignal,
+    encoder: ReplyEncoder,
     _in_flight: InFlightCall,
 }
 
@@ -41,26 +43,22 @@ impl PiecesBody {
     /// The result of a call of a session, of which the first piece is here.
     pub(super) fn for_session(call: RunningCall, first: Bytes) -> Self {
         let RunningCall { guard, replies, encoder, in_flight } = call;
-        Self::new(
-            &encoder.id,
-            first,
-            PieceSource { replies, stop: StopSignal::Cancelled(guard), _in_flight: in_flight },
-        )
+        Self::new(first, PieceSource { replies, stop: StopSignal::Cancelled(guard), encoder, _in_flight: in_flight })
     }
 
     /// The result of a per-request call, of which the first piece is here.
     pub(super) fn for_call(
-        id: &Id,
+        encoder: ReplyEncoder,
         (first, replies): (Bytes, Replies),
         in_flight: InFlightCall,
         revocation: Option<CancellationToken>,
     ) -> Self {
         let revoked = revocation.map(|revocation| Box::pin(revocation.cancelled_owned()));
-        Self::new(id, first, PieceSource { replies, stop: StopSignal::Revoked(revoked), _in_flight: in_flight })
+        Self::new(first, PieceSource { replies, stop: StopSignal::Revoked(revoked), encoder, _in_flight: in_flight })
     }
 
-    fn new(id: &Id, first: Bytes, source: PieceSource) -> Self {
-        Self { queued: [Response::encode_head(id), first], source: Some(source) }
+    fn new(first: Bytes, source: PieceSource) -> Self {
+        Self { queued: [Response::encode_head(&source.encoder.id), first], source: Some(source) }
     }
 
     /// The next bytes; an error where the result has broken off.
@@ -77,6 +75,7 @@ impl PiecesBody {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Reply::Piece(piece))) if !piece.is_empty() => return Poll::Ready(Some(Ok(piece))),
                 Poll::Ready(Some(Reply::End(answer))) => {
+                    source.encoder.operation.end(&source.encoder.method, &answer.outcome);
                     break answer.outcome.map(|_| Response::ENCODED_END).map_err(|_| BodyBrokenOff);
                 }
                 // There is no place for anything else any more; a server request that is dropped is refused.

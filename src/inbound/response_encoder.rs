@@ -7,17 +7,18 @@ use bytes::{Bytes, BytesMut};
 use crate::access_log::AccessRecord;
 use crate::call::{Answer, Call, Caller, Reply};
 use crate::dialect::{Revision, to_client};
-use crate::gateway::Group;
+use crate::gateway::{Group, ServerOperation};
 use crate::protocol::{ErrorObject, Id, Method, Outcome, Raw, Request, Response, code};
 use crate::session::Session;
 
 /// Encodes the replies to one call.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct ReplyEncoder {
     pub(super) id: Id,
     pub(super) method: Method,
     pub(super) revision: Revision,
-    pub(super) group: Arc<Group>,
+    /// Ends with the response; has the group.
+    pub(super) operation: ServerOperation,
     /// The pieces of the result so far, where the response cannot be written in pieces any more.
     pub(super) gathered: BytesMut,
     /// The record of the request in the access log.
@@ -26,12 +27,12 @@ pub(super) struct ReplyEncoder {
 
 impl ReplyEncoder {
     /// Encodes the replies to a call of the per-request era.
-    pub(super) fn of_call(call: Call, group: &Arc<Group>) -> Self {
+    pub(super) fn of_call(call: Call, operation: ServerOperation) -> Self {
         Self {
             id: call.id,
             method: call.method,
             revision: call.client.revision,
-            group: Arc::clone(group),
+            operation,
             gathered: BytesMut::new(),
             access: call.caller.access.clone(),
         }
@@ -39,11 +40,13 @@ impl ReplyEncoder {
 
     /// Encodes the replies to a request of a session.
     pub(super) fn in_session(session: &Session, request: &Request, group: &Arc<Group>, caller: &Caller) -> Self {
+        let revision = session.client().map(|client| client.revision);
+        let operation = group.begin_operation((&request.method, request.params.as_ref()), revision, caller);
         Self {
             id: request.id.clone(),
             method: request.method.clone(),
-            revision: session.client().map_or(Revision::NEWEST_HANDSHAKE, |client| client.revision),
-            group: Arc::clone(group),
+            revision: revision.unwrap_or(Revision::NEWEST_HANDSHAKE),
+            operation,
             gathered: BytesMut::new(),
             access: caller.access.clone(),
         }
@@ -56,16 +59,18 @@ impl ReplyEncoder {
             &self.method,
             answer.revision,
             self.revision,
-            &self.group.view(self.revision).server,
+            &self.operation.group().view(self.revision).server,
         )
     }
 
     /// Encodes the final response.
-    pub(super) fn response(&self, answer: Answer) -> Bytes {
-        self.encode_outcome(self.outcome(answer))
+    pub(super) fn response(&mut self, answer: Answer) -> Bytes {
+        let outcome = self.outcome(answer);
+        self.encode_outcome(outcome)
     }
 
-    pub(super) fn encode_outcome(&self, outcome: Outcome) -> Bytes {
+    pub(super) fn encode_outcome(&mut self, outcome: Outcome) -> Bytes {
+        self.operation.end(&self.method, &outcome);
         let error = outcome.as_ref().err().map(ErrorObject::code);
         let encoded = Response::new(Some(self.id.clone()), outcome).encode();
         if let Some(access) = &self.access {

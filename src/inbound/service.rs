@@ -18,6 +18,7 @@ use crate::access_log::AccessGuard;
 use crate::failure::QuotaReached;
 use crate::http::codec::{HeadRules, RequestError, RequestHead};
 use crate::http::server::{self, HttpService, ReceivedBody, ServerSettings};
+use crate::metrics::HTTP_TRAFFIC;
 use crate::policy::ScopedPermit;
 
 /// Serves one client connection.
@@ -156,12 +157,18 @@ impl HttpService for ClientService {
         if let (Some(record), Ok(body)) = (access.record(), &body) {
             record.note_received(body.len());
         }
-        async move { logged(self.inbound.respond(request, admission, body, body_permit).await, access) }
+        HTTP_TRAFFIC.received.add(body.as_ref().map_or(0, |body| body.len() as u64));
+        async move {
+            let response = self.inbound.respond(request, admission, body, body_permit).await;
+            self.inbound.gateway.metrics().record_http_request(response.status().as_u16());
+            logged(response, access)
+        }
     }
 
     fn reject_head(&self, error: RequestError) -> Response<ResponseContent> {
         let response = Rejection::from(error).respond();
         self.inbound.log_unreadable_head(response.status().as_u16());
+        self.inbound.gateway.metrics().record_http_request(response.status().as_u16());
         response
     }
 

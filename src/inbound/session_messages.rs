@@ -310,6 +310,7 @@ impl RunningCall {
         let session = self.guard.session();
         match reply {
             Reply::ServerRequest(question) => {
+                self.encoder.operation.note_input(question.responder.clock());
                 if self.encoder.revision.accepts_server_requests() {
                     session.send_server_request(stream, &self.guard, question).await;
                 } else {

@@ -151,6 +151,7 @@ pub(super) async fn handle_message(
                     return true;
                 }
             };
+            let mut operation = group.begin_operation((&request.method, None), None, caller);
             let outcome = match session_messages::parse_initialize(
                 request.params.as_deref(),
                 inbound.settings().limits.initialize_bytes,
@@ -158,11 +159,13 @@ pub(super) async fn handle_message(
                 Ok(client) => {
                     let client: Arc<ClientInfo> = Arc::new(client);
                     let result = session_messages::initialize_result(group, &client).await;
+                    operation.succeed(client.revision);
                     session.set_client(client);
                     Ok(result.into())
                 }
                 Err(error) => Err(error),
             };
+            operation.end(&request.method, &outcome);
             let error = outcome.as_ref().err().map(ErrorObject::code);
             let response = protocol::Response::new(Some(request.id), outcome).encode();
             if let Some(access) = &caller.access {
@@ -185,7 +188,7 @@ async fn answer_request(
     request: &Request,
     caller: &Arc<Caller>,
 ) -> bool {
-    let encoder = ReplyEncoder::in_session(session, request, group, caller);
+    let mut encoder = ReplyEncoder::in_session(session, request, group, caller);
     let begin = || session_messages::begin_call(inbound, session, request.id.clone()).map(Some);
     let runs_upstream = session_messages::may_run_upstream(&request.method);
     let mut begun = if runs_upstream { begin() } else { Ok(None) };

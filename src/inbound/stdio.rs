@@ -236,8 +236,10 @@ impl StdioConnection {
             }
         };
         self.group.begin_span(&mut call);
+        let operation =
+            self.group.begin_operation((&call.method, call.params.as_ref()), Some(call.client.revision), &call.caller);
         let replies = self.group.handle(&call);
-        let encoder = ReplyEncoder::of_call(call, &self.group);
+        let encoder = ReplyEncoder::of_call(call, operation);
         let mut running = RunningCall { guard, replies, encoder, in_flight };
         if let Some(answer) = running.replies.take_ready() {
             running.send(StreamTarget::Listening, crate::call::Reply::End(answer)).await;

@@ -288,7 +288,7 @@ impl<'c> UpstreamCall<'c> {
                 // The user has already accepted this URL; only the retry has to wait.
                 let _ = responder.send(Ok(Raw::constant(r#"{"action":"accept"}"#).into()));
             } else {
-                out.send(Reply::ServerRequest(ServerRequest { method, params, responder })).await;
+                out.send(Reply::ServerRequest(ServerRequest { method, params, responder: responder.into() })).await;
             }
             pending.push(PendingInput { key, response, url });
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::Unsolicited;
@@ -25,6 +26,7 @@ use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::identity::{Credential, Identity};
+use crate::metrics::{NetworkTransport, record_client_session};
 use crate::protocol::{Id, Key, Method, Notification, Outcome, Payload, Raw};
 use crate::trace::CallTrace;
 
@@ -44,10 +46,23 @@ pub struct Connection {
     mirrors: Mutex<Option<HashMap<String, Vec<HeaderMirror>>>>,
     /// Messages to send before the connection closes, such as task cancellations.
     closing_tasks: TaskTracker,
+    opened_at: Instant,
 }
 
 /// Limit of `tools/list` pages read for header mirrors.
 const MAX_LIST_PAGES: usize = 100;
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.revision.opens_with_handshake() {
+            let transport = match self.transport {
+                Transport::Stdio(_) => NetworkTransport::Pipe,
+                Transport::Http(_) | Transport::Sse(_) => NetworkTransport::Tcp,
+            };
+            record_client_session(self.revision.as_str(), transport, self.opened_at.elapsed());
+        }
+    }
+}
 
 impl Connection {
     /// Probes the target and opens a connection to it. Messages that belong to no call go to `unsolicited`.
@@ -85,6 +100,7 @@ impl Connection {
             address: target.address(),
             mirrors: Mutex::default(),
             closing_tasks: TaskTracker::new(),
+            opened_at: Instant::now(),
         }))
     }
 

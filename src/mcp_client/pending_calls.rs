@@ -136,7 +136,7 @@ impl PendingState {
 
 impl Question {
     pub(super) fn with_responder(&self, responder: oneshot::Sender<Outcome>) -> ServerRequest {
-        ServerRequest { method: self.method.clone(), params: self.params.clone(), responder }
+        ServerRequest { method: self.method.clone(), params: self.params.clone(), responder: responder.into() }
     }
 }
 

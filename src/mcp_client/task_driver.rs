@@ -376,7 +376,7 @@ impl TaskDriver {
         self.queue_server_request(ServerRequest {
             method,
             params: params.as_ref().map(tasks::without_related_task),
-            responder: answer,
+            responder: answer.into(),
         });
     }
 
@@ -402,7 +402,7 @@ impl TaskDriver {
             self.unanswered_keys.insert(key.clone());
             let (answer, response) = oneshot::channel();
             self.open_inputs.push(Box::pin(async move { (key, response.await) }));
-            self.queue_server_request(ServerRequest { method, params, responder: answer });
+            self.queue_server_request(ServerRequest { method, params, responder: answer.into() });
         }
     }
 

@@ -130,7 +130,7 @@ mod tests {
         let registry = TaskRegistry::default();
         let request = |params: &str| {
             let (answer, _) = oneshot::channel();
-            ServerRequest { method: Method::from("elicitation/create"), params: raw(params), responder: answer }
+            ServerRequest { method: Method::from("elicitation/create"), params: raw(params), responder: answer.into() }
         };
         let named = r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}"#;
         assert!(registry.route_server_request(request(named)).is_some(), "no driver is registered");

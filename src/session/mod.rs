@@ -90,6 +90,7 @@ pub struct Session {
     /// State that the gateway attaches to this session.
     gateway_slot: GatewaySlot,
     ended: CancellationToken,
+    opened_at: Instant,
     weak_self: Weak<Session>,
     /// Another node owns the session, or is about to: upstream sessions must be left open for it.
     moved: AtomicBool,

@@ -36,7 +36,10 @@ pub struct Persister {
 
 #[derive(Debug, Default)]
 struct PersistQueue {
-    dirty: VecDeque<Arc<Session>>,
+    /// Sessions with changes, each with the time since when it waits.
+    dirty: VecDeque<(Instant, Arc<Session>)>,
+    /// Since when the oldest change of the batch that is being written waits.
+    writing_since: Option<Instant>,
     /// Closed sessions to delete by id, with the incarnation that owned them at that time.
     pending_deletes: HashMap<String, Arc<NodeId>>,
 }
@@ -71,7 +74,7 @@ impl Persister {
     /// Queues a session whose state changed.
     pub(super) fn enqueue(&self, session: Option<Arc<Session>>) {
         if let Some(session) = session {
-            self.lock().dirty.push_back(session);
+            self.lock().dirty.push_back((Instant::now(), session));
             self.wake.notify_one();
         }
     }
@@ -143,9 +146,12 @@ impl Persister {
         loop {
             let batch = self.take_batch();
             if batch.is_empty() {
+                self.lock().writing_since = None;
                 return Ok(());
             }
+            // A batch that fails is queued again; its age stays until one succeeds.
             self.write_batch(sessions, batch).await?;
+            self.lock().writing_since = None;
         }
     }
 
@@ -189,11 +195,25 @@ impl Persister {
         Ok(())
     }
 
+    fn next_dirty(&self) -> Option<Arc<Session>> {
+        let mut queue = self.lock();
+        let (since, session) = queue.dirty.pop_front()?;
+        queue.writing_since.get_or_insert(since);
+        Some(session)
+    }
+
+    /// Sessions that wait to be written, and for how long the oldest change has not been in the store.
+    pub fn backlog(&self) -> (usize, Duration) {
+        let queue = self.lock();
+        let oldest = queue.writing_since.or(queue.dirty.front().map(|(since, _)| *since));
+        (queue.dirty.len(), oldest.map_or(Duration::ZERO, |since| since.elapsed()))
+    }
+
     fn take_batch(&self) -> Vec<(Arc<Session>, String, SessionDelta, Checkpoint)> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < SESSION_BATCH && bytes < EVENT_BYTES_BATCH {
-            let Some(session) = self.lock().dirty.pop_front() else { break };
+            let Some(session) = self.next_dirty() else { break };
             if let Some((delta, checkpoint)) = session.delta(false, self.ttl()) {
                 bytes += delta.events.iter().map(|event| event.event.len()).sum::<usize>();
                 let id = session.id().to_string();

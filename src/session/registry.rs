@@ -21,6 +21,7 @@ use crate::call::{ChangeEvent, ClientInfo, GatewaySlot, ListFingerprints};
 use crate::dialect::Revision;
 use crate::failure::QuotaReached;
 use crate::identity::{CallerId, Identity};
+use crate::metrics::{Metrics, NetworkTransport, SessionLabels};
 use crate::policy::{CallerPermit, Permit, QuotaKey, Quotas};
 use crate::protocol::Id;
 use crate::store::traits::StoredEvent;
@@ -35,6 +36,8 @@ pub struct Sessions {
     /// Sessions by a part of their random id. A lock is held for one lookup or the snapshot of one shard, so that a
     /// sweep of many sessions delays no request.
     shards: Box<[Shard]>,
+    /// Where durations are recorded.
+    metrics: OnceLock<Arc<Metrics>>,
 }
 
 type Shard = Mutex<HashMap<SessionId, Registered>>;
@@ -77,7 +80,8 @@ impl Sessions {
     /// An empty registry whose sessions live in memory only.
     pub fn new(settings: SessionSettings, quotas: Arc<Quotas>) -> Self {
         let shared = Arc::new(SessionShared { settings: ArcSwap::from_pointee(settings), quotas });
-        Self { shared, persister: None, shards: (0..SESSION_SHARDS).map(|_| Mutex::default()).collect() }
+        let shards = (0..SESSION_SHARDS).map(|_| Mutex::default()).collect();
+        Self { shared, persister: None, shards, metrics: OnceLock::new() }
     }
 
     /// An empty registry whose sessions are persisted to a shared store.
@@ -88,6 +92,26 @@ impl Sessions {
     /// The persister; `None` without a shared store.
     pub fn persister(&self) -> Option<&Arc<Persister>> {
         self.persister.as_ref()
+    }
+
+    /// Has the durations of sessions recorded.
+    pub fn set_metrics(&self, metrics: &Arc<Metrics>) {
+        // Set once, before anything is served.
+        let _ = self.metrics.set(Arc::clone(metrics));
+    }
+
+    fn record_duration(&self, session: &Session) {
+        let Some(operations) = self.metrics.get().map(|metrics| metrics.operations()) else { return };
+        let labels = SessionLabels {
+            place: operations.place(&session.group),
+            error: None,
+            revision: session.client.get().map(|client| client.revision.as_str()),
+            transport: match session.id.transport() {
+                SessionTransport::Stdio => NetworkTransport::Pipe,
+                _ => NetworkTransport::Tcp,
+            },
+        };
+        operations.record_session(&labels, session.opened_at.elapsed());
     }
 
     /// Limits and timeouts of these sessions.
@@ -165,6 +189,7 @@ impl Sessions {
             upstream_session_saves: AtomicU64::new(0),
             gateway_slot: GatewaySlot::default(),
             ended: CancellationToken::new(),
+            opened_at: Instant::now(),
             weak_self: Weak::clone(weak_self),
             moved: AtomicBool::new(false),
         });
@@ -271,6 +296,9 @@ impl Sessions {
     pub fn close(&self, session: &Session) {
         let was_registered = self.shard(session.id).lock().remove(&session.id).is_some();
         session.close();
+        if was_registered && !session.has_moved() {
+            self.record_duration(session);
+        }
         if let Some(persister) = self.persister.as_ref().filter(|_| was_registered && !session.has_moved()) {
             persister.queue_delete(session);
         }

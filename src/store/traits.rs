@@ -3,6 +3,7 @@
 //! `tests/it/store.rs` runs one suite against every implementation. Each stored session has an owner node: only the
 //! owner writes, and ownership changes by compare-and-set.
 
+use crate::metrics::HistogramPoint;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -258,6 +259,16 @@ pub trait ClusterStore: SessionStore + EventStore + NodeStore + LimitStore {
     /// Number of connections that were opened again so far. After a reconnect the store may have been restarted or
     /// failed over, and have lost recent writes.
     fn reconnects(&self) -> u64 {
+        0
+    }
+
+    /// How long commands took; `None` where there is no network.
+    fn command_durations(&self) -> Option<HistogramPoint> {
+        None
+    }
+
+    /// Number of commands that failed so far, and of connections that could not be opened.
+    fn errors(&self) -> u64 {
         0
     }
 

@@ -31,6 +31,8 @@ pub struct Health {
     pub since: SystemTime,
     /// Successful connects since start.
     pub connects: u64,
+    /// Failed connects since start.
+    pub failed_connects: u64,
 }
 
 impl Health {
@@ -41,6 +43,7 @@ impl Health {
             failed_at: Instant::now(),
             since: SystemTime::now(),
             connects: 0,
+            failed_connects: 0,
         }
     }
 

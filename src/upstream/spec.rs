@@ -73,6 +73,11 @@ impl UpstreamSpec {
         matches!(self.kind, SpecKind::Elements(_) | SpecKind::Rest(_))
     }
 
+    /// Whether the server is a child process.
+    pub fn is_child(&self) -> bool {
+        matches!(self.kind, SpecKind::Target(Target::Command(_)))
+    }
+
     /// By what kind of configured credential it is called, as far as the configuration has one: `headers`, `query`, `env`
     /// or `none`; `None` for what has no server behind it.
     pub fn credential_kind(&self) -> Option<&'static str> {

@@ -188,6 +188,7 @@ impl SupervisorTask {
                     }
                     let asked_for = failure.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER);
                     self.set_health(HealthPhase::Down, Some(failure));
+                    self.health.send_modify(|health| health.failed_connects += 1);
                     let wait = if is_retryable { back_off(failures).max(asked_for) } else { MAX_BACK_OFF };
                     if !self.sleep_unless_stopped(wait).await {
                         return;

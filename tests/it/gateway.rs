@@ -5,6 +5,7 @@ mod admin;
 mod filters;
 mod first_start;
 mod metrics;
+mod prometheus;
 mod reload;
 mod request_tracing;
 mod sdk_clients;
@@ -21,7 +22,7 @@ use tokio::process::Child;
 use tokio::task::JoinHandle;
 
 use crate::config::TempFolder;
-use crate::harness::{Events, HttpRequest, HttpResponse, TEST_TIMEOUT, initialize, request, until};
+use crate::harness::{Events, HttpRequest, HttpResponse, TEST_TIMEOUT, initialize, modern, request, until};
 use crate::process::{exit_code, rialto, signal};
 
 /// A 2025-06-18 stdio server as a shell script. It appends each tool call to the file `$NOTE`, and waits at start
@@ -238,6 +239,17 @@ impl Session {
         let sending = HttpRequest::to(self.address, "DELETE", self.path).header("mcp-session-id", &self.id);
         assert!(sending.status().await < 300);
     }
+}
+
+/// Sends a request of the per-request era, of a client that can be asked, and returns its result.
+async fn modern_request(rialto: &GatewayProcess, method: &str, params: Value) -> Value {
+    let mut body = modern(1.into(), method, params.clone());
+    body["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({ "elicitation": { "form": {} } });
+    let sending = HttpRequest::to(rialto.address, "POST", "/mcp")
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream")
+        .body(body.to_string());
+    read_response(sending.modern_headers(method, &params).go().await).await["result"].clone()
 }
 
 async fn read_response(received: HttpResponse) -> Value {

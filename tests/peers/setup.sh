@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis, nginx and HAProxy:
-# setup.sh DEST [documents|redis|fronts|nginx|chromium|valgrind]
+# setup.sh DEST [documents|redis|fronts|nginx|chromium|prometheus|valgrind]
 #
-# With `documents`, `redis` (and Valkey), `fronts` (nginx and HAProxy), `nginx`, `chromium` or `valgrind` only that is
-# installed; chromium and valgrind are installed only then.
+# With `documents`, `redis` (and Valkey), `fronts` (nginx and HAProxy), `nginx`, `chromium`, `prometheus` or `valgrind` only
+# that is installed; chromium, prometheus and valgrind are installed only then.
 #
-# Leaves in DEST: redis-server, valkey-server, nginx, haproxy and chromium (links), node/ (packages, a Node 22 and the
-# scripts), py1/, py2/, otel/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged
-# parts are skipped; concurrent runs wait for each other.
+# Leaves in DEST: redis-server, valkey-server, nginx, haproxy, chromium and promtool (links), node/ (packages, a Node 22 and the
+# scripts), py1/, py2/, otel/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged parts are
+# skipped; concurrent runs wait for each other.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -124,6 +124,13 @@ chromium_browser() {
     ln -sfn "$(command -v chromium)" "$dest/chromium"
     # Its launcher complains of numbers that its shell cannot compare.
     say "chromium: $("$dest/chromium" --version 2>/dev/null | cut -d' ' -f2)"
+}
+
+# promtool of Prometheus, without its service.
+prometheus_tools() {
+    command -v promtool >/dev/null || install_unstarted prometheus
+    ln -sfn "$(command -v promtool)" "$dest/promtool"
+    say "promtool: $("$dest/promtool" --version 2>&1 | sed -n 's/^promtool, version \([^ ]*\).*/\1/p')"
 }
 
 # valgrind with vgdb, for the instruction counts.
@@ -263,6 +270,10 @@ if [ "${2:-}" = fronts ]; then
 fi
 if [ "${2:-}" = chromium ]; then
     chromium_browser
+    exit
+fi
+if [ "${2:-}" = prometheus ]; then
+    prometheus_tools
     exit
 fi
 if [ "${2:-}" = valgrind ]; then

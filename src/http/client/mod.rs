@@ -30,7 +30,7 @@ pub use error::{HttpError, HttpErrorKind, HttpResult};
 pub(crate) use http2::Http2Client;
 pub use limit::DEFAULT_CONNECTIONS_PER_ORIGIN;
 pub(crate) use limit::WhenFull;
-pub use pool::{OriginUsage, origin_usage, set_connections_per_origin};
+pub use pool::{OriginUsage, SENT_AGAIN, origin_usage, set_connections_per_origin};
 pub(crate) use sse_reader::EventReader;
 pub(crate) use urls::{redacted, resolve, same_origin};
 

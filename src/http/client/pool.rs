@@ -16,6 +16,10 @@ use tokio::time::{Instant, timeout_at};
 use super::connection::{EncodedRequest, Http1Connection, HttpResponse, PendingResponse, ResponseBody, SendError};
 use super::connector::{self, BoxError};
 use super::limit::{ConnectionLimit, DEFAULT_CONNECTIONS_PER_ORIGIN, Granted, MAX_WAITING_REQUESTS, WhenFull};
+use crate::metrics::SharedCounter;
+
+/// Requests that were sent again, because the idle connection that they were to use was closed.
+pub static SENT_AGAIN: SharedCounter = SharedCounter::new();
 
 /// Pools of the process by origin.
 type Pools = HashMap<Uri, Weak<Pool>>;
@@ -151,7 +155,9 @@ impl Pool {
                 Ok((head, decoder, connection)) => {
                     return Ok(HttpResponse { head, body: ResponseBody::new(decoder, connection, self) });
                 }
-                Err(SendError { not_sent: true, .. }) if age == ConnectionAge::Reused && !request.is_revoked() => {}
+                Err(SendError { not_sent: true, .. }) if age == ConnectionAge::Reused && !request.is_revoked() => {
+                    SENT_AGAIN.add(1);
+                }
                 Err(SendError { not_sent: true, error }) => return Err(PoolError::NotSent(error)),
                 Err(SendError { error, .. }) => return Err(PoolError::Broken(error)),
             }

@@ -107,13 +107,14 @@ async fn keys_are_kept_for_a_day_while_none_can_be_had() {
 #[test]
 fn metrics_name_issuers_and_outcomes() {
     let issuers = Issuers::new(vec![IssuerSettings::new("corp", ISSUER)]);
-    let text = crate::metrics::Metrics::new().render(issuers.readings()).unwrap();
+    let text =
+        crate::metrics::TextFormat::OpenMetrics.render(&crate::metrics::Metrics::new().families(issuers.readings()));
     for line in [
         r#"rialto_token_validations_total{issuer="corp",outcome="accepted"} 0"#,
         r#"rialto_token_validations_total{issuer="corp",outcome="wrong_audience"} 0"#,
         r#"rialto_issuer_fetches_total{issuer="corp",outcome="failed"} 0"#,
         r#"rialto_issuer_keys{issuer="corp"} 0"#,
-        "rialto_cached_tokens{} 0",
+        "rialto_cached_tokens 0",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }

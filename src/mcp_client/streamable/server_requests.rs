@@ -133,7 +133,11 @@ impl StreamableClient {
                 tracing::debug!(%error, "posting the response to a server request failed");
             }
         });
-        Ok(ServerRequest { method: request.method, params: request.params.map(Into::into), responder })
+        Ok(ServerRequest {
+            method: request.method,
+            params: request.params.map(Into::into),
+            responder: responder.into(),
+        })
     }
 }
 

@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::address::{RedisAddress, RedisTopology};
 use super::error::{RedisFailure, find_unsupported_version};
 use super::scripts::Script;
+use crate::metrics::{Histogram, SharedCounter};
 use crate::store::StoreError;
 
 /// Address, options and counters shared by all connections of a store.
@@ -36,6 +37,10 @@ pub(super) struct RedisServer {
     pub(super) root_certificates: Option<Vec<u8>>,
     /// Round trips so far.
     pub(super) round_trips: AtomicU64,
+    /// How long commands took, without blocking reads.
+    pub(super) durations: Histogram,
+    /// Commands that failed, and connections that could not be opened.
+    pub(super) errors: SharedCounter,
     /// Connections opened again so far, without the blocking ones of mailboxes.
     pub(super) reconnects: AtomicU64,
     /// A command was refused for lack of memory, and none of its kind succeeded since.
@@ -147,7 +152,12 @@ impl LazyConnection {
         deadline: Instant,
     ) -> Result<Vec<RedisResult<Value>>, StoreError> {
         self.server.round_trips.fetch_add(connection.round_trips_for(commands.len()), Ordering::Relaxed);
-        match timeout_at(deadline, connection.send(commands)).await {
+        let started = Instant::now();
+        let sent = timeout_at(deadline, connection.send(commands)).await;
+        if !matches!(self.role, ConnectionRole::Mailbox { .. }) {
+            self.server.durations.observe(started.elapsed());
+        }
+        match sent {
             Ok(Ok(replies)) if replies.len() == commands.len() => Ok(replies),
             // The commands were sent; whether they were applied is unknown.
             Ok(Ok(_)) => Err(self
@@ -189,6 +199,7 @@ impl LazyConnection {
             Ok(Err(failure)) => failure,
             Err(_) => RedisFailure::timed_out(&self.server),
         };
+        self.server.errors.add(1);
         let delay = backoff_delay(state.failures);
         state.failures = state.failures.saturating_add(1);
         state.back_off = Some((Instant::now() + delay, failure.error.clone()));
@@ -204,6 +215,7 @@ impl LazyConnection {
 
     /// Records a failure, and closes the connection if it is lost.
     async fn on_failure(&self, generation: u64, failure: RedisFailure) -> StoreError {
+        self.server.errors.add(1);
         if failure.out_of_memory {
             self.server.out_of_memory.store(true, Ordering::Relaxed);
         }

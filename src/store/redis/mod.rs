@@ -33,6 +33,7 @@ use tokio::runtime::Handle;
 pub use address::{REDIS_URL_FORMS, RedisAddress};
 
 use super::{ClusterStore, NodeId, StoreError};
+use crate::metrics::{Histogram, HistogramPoint, SharedCounter};
 use connection::{ConnectionRole, LazyConnection, RedisServer};
 use error::RedisFailure;
 use keys::RedisKeys;
@@ -58,6 +59,21 @@ pub struct RedisOptions {
     pub root_certificates: Option<Vec<u8>>,
 }
 
+/// Buckets of the durations of commands, in nanoseconds.
+const STORE_BOUNDS: [u64; 12] = [
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+];
 /// Cap on key expiry (100 years), which keeps the value in Redis's range.
 const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 86_400);
 
@@ -79,6 +95,8 @@ impl RedisStore {
             runtime,
             root_certificates,
             round_trips,
+            durations: Histogram::new(&STORE_BOUNDS),
+            errors: SharedCounter::new(),
             reconnects,
             out_of_memory,
         });
@@ -111,6 +129,14 @@ impl ClusterStore for RedisStore {
 
     fn reconnects(&self) -> u64 {
         self.server.reconnects.load(Ordering::Relaxed)
+    }
+
+    fn command_durations(&self) -> Option<HistogramPoint> {
+        Some(self.server.durations.read())
+    }
+
+    fn errors(&self) -> u64 {
+        self.server.errors.value()
     }
 
     fn is_full(&self) -> bool {

@@ -324,7 +324,7 @@ async fn an_unread_log_costs_lines_and_no_call() {
         tokio::time::timeout(TEST_TIMEOUT, exchange).await.expect("answers in time, though nobody reads the log");
     }
     let metrics = HttpRequest::to(address, "GET", "/metrics").go().await.text().await;
-    let lost = metrics.lines().find_map(|line| line.strip_prefix("rialto_log_lost_lines_total{} "));
+    let lost = metrics.lines().find_map(|line| line.strip_prefix("rialto_log_lost_lines_total "));
     assert!(lost.and_then(|lost| lost.parse::<u64>().ok()) > Some(0), "{metrics}");
     let mut log = child.stderr.take().unwrap();
     let reading = tokio::spawn(async move {

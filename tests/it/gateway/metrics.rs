@@ -7,6 +7,9 @@ use serde_json::json;
 use super::{GatewayProcess, phase, shell_server};
 use crate::harness::{TEST_TIMEOUT, call, notification};
 
+/// What Prometheus asks for.
+const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+
 /// Metric values by name with labels, as written.
 pub(super) struct Metrics(BTreeMap<String, f64>);
 
@@ -19,14 +22,19 @@ impl Metrics {
         for line in body.lines() {
             if let Some(comment) = line.strip_prefix("# ") {
                 let words: Vec<&str> = comment.splitn(3, ' ').collect();
-                assert!(words.len() == 3 && words[1].starts_with("rialto_"), "{line}");
+                assert!(
+                    words.len() == 3 && ["rialto_", "mcp_"].iter().any(|known| words[1].starts_with(known)),
+                    "{line}"
+                );
                 assert_eq!(words[0] == "TYPE", ["counter", "gauge", "histogram"].contains(&words[2]), "{line}");
                 families.insert(words[1].to_owned());
                 continue;
             }
             let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no value: {line}"));
-            let (bare, labels) = name.split_once('{').unwrap_or_else(|| panic!("no labels: {line}"));
-            let labels = labels.strip_suffix('}').unwrap();
+            let (bare, labels) = match name.split_once('{') {
+                Some((bare, labels)) => (bare, labels.strip_suffix('}').unwrap()),
+                None => (name, ""),
+            };
             assert!(labels.is_empty() || labels.split("\",").all(|label| label.contains("=\"")), "{line}");
             let family = ["_total", "_sum", "_count", "_bucket"].iter().find_map(|end| bare.strip_suffix(end));
             assert!(families.contains(family.unwrap_or(bare)), "{line} has no metric family");
@@ -40,6 +48,15 @@ impl Metrics {
         self.0.get(name).copied()
     }
 
+    /// The sum of the series of a metric that have all these labels.
+    pub(super) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        let has = |key: &str| {
+            let bare = key.split('{').next() == Some(name);
+            bare && labels.iter().all(|label| key.contains(&format!("{{{label}")) || key.contains(&format!(",{label}")))
+        };
+        self.0.iter().filter(|(key, _)| has(key)).map(|(_, value)| value).sum()
+    }
+
     /// `rialto_calls_total` of a group and upstream, by method and outcome.
     fn calls(&self, group: &str, upstream: &str) -> BTreeMap<&str, f64> {
         let before = format!("rialto_calls_total{{group=\"{group}\",upstream=\"{upstream}\",");
@@ -49,7 +66,7 @@ impl Metrics {
 
 impl GatewayProcess {
     pub(super) async fn metrics(&self) -> Metrics {
-        let received = self.admin_get("/metrics").go().await;
+        let received = self.admin_get("/metrics").header("accept", OPEN_METRICS).go().await;
         assert_eq!(received.status, 200);
         assert!(received.header("content-type").unwrap().starts_with("application/openmetrics-text; version=1.0.0"));
         Metrics::parse(&received.text().await)
@@ -124,8 +141,7 @@ async fn call_metrics_count_by_outcome() {
         ]
     );
     assert_eq!(outcomes("few", "elements"), [(r#"method="tools/call",outcome="ok"}"#, 1.0)]);
-    let labels = r#"{group="default",upstream="sh",method="tools/call"}"#;
-    assert_eq!(metrics.value(&format!("rialto_call_duration_seconds_count{labels}")), Some(4.0));
+    check_operations(&metrics);
 
     // The gauges equal the status.
     let status = rialto.status().await;
@@ -133,11 +149,11 @@ async fn call_metrics_count_by_outcome() {
         let name = format!(r#"rialto_sessions{{group="{group}",transport="http",revision="2025-11-25"}}"#);
         assert_eq!(metrics.value(&name), Some(count));
     }
-    assert_eq!(metrics.value("rialto_streams{}"), Some(1.0));
-    let events = metrics.value("rialto_events{}").unwrap();
-    assert!(events > 0.0 && metrics.value("rialto_event_bytes{}").unwrap() > events);
+    assert_eq!(metrics.value("rialto_streams"), Some(1.0));
+    let events = metrics.value("rialto_events").unwrap();
+    assert!(events > 0.0 && metrics.value("rialto_event_bytes").unwrap() > events);
     assert_eq!(status["events"].as_f64(), Some(events));
-    assert_eq!(metrics.value("rialto_calls_in_flight{}"), Some(0.0));
+    assert_eq!(metrics.value("rialto_calls_in_flight"), Some(0.0));
     for (upstream, state) in [("elements", "ready"), ("away", "down")] {
         for each in ["starting", "ready", "degraded", "down"] {
             let name = format!(r#"rialto_upstream_state{{upstream="{upstream}",state="{each}"}}"#);
@@ -150,7 +166,7 @@ async fn call_metrics_count_by_outcome() {
     session.call("sh__answer", json!({})).await;
     rialto.until_status("the session has its own child", |status| status["children"] == 2).await;
     let metrics = rialto.metrics().await;
-    assert_eq!(metrics.value("rialto_children{}"), Some(2.0));
+    assert_eq!(metrics.value("rialto_children"), Some(2.0));
     assert_eq!(metrics.value(r#"rialto_upstream_leases{upstream="sh"}"#), Some(1.0));
     session.close().await;
     few.close().await;
@@ -159,6 +175,37 @@ async fn call_metrics_count_by_outcome() {
         .await;
     let stopped = tokio::time::timeout(TEST_TIMEOUT, rialto.stop()).await.expect("the gateway stops in time");
     assert!(stopped.contains("upstream call failed"), "{stopped}");
+}
+
+/// The durations of the operations of the test above, by the conventions of OpenTelemetry.
+fn check_operations(metrics: &Metrics) {
+    let (server, client) =
+        ("mcp_server_operation_duration_seconds_count", "mcp_client_operation_duration_seconds_count");
+    let (tool, call) = (|name: &str| format!("gen_ai_tool_name=\"{name}\""), r#"mcp_method_name="tools/call""#);
+    let pipe = [r#"upstream="sh""#, call, r#"network_transport="pipe""#];
+    assert_eq!(metrics.sum(client, &pipe), 4.0);
+    assert_eq!(metrics.sum(client, &[pipe.as_slice(), &[&tool("answer")]].concat()), 2.0);
+    assert_eq!(
+        metrics.sum(client, &[pipe.as_slice(), &[&tool("crash"), r#"error_type="child_exited""#]].concat()),
+        1.0
+    );
+    let tcp = [r#"group="default""#, r#"mcp_protocol_version="2025-11-25""#, r#"network_transport="tcp""#];
+    let of = |labels: &[&str]| metrics.sum(server, &[tcp.as_slice(), labels].concat());
+    assert_eq!(of(&[call, &tool("elements__getElement")]), 3.0);
+    assert_eq!(of(&[call, &tool("elements__getElement"), r#"error_type="tool_error""#]), 1.0);
+    assert_eq!(of(&[call, &tool("elements__surveyElements"), r#"error_type="cancelled""#]), 1.0);
+    // A tool that nobody has makes no series of its own.
+    assert_eq!(of(&[call, &tool("_other"), r#"error_type="-32602""#, r#"rpc_response_status_code="-32602""#]), 1.0);
+    assert_eq!(of(&[r#"mcp_method_name="prompts/get""#, r#"gen_ai_prompt_name="elements__describeElement""#]), 1.0);
+    assert_eq!(of(&[r#"mcp_method_name="initialize""#]), 1.0);
+    assert_eq!(of(&[r#"mcp_method_name="tools/list""#]), 1.0);
+
+    assert!(metrics.sum("rialto_http_requests_total", &[r#"status="200""#]) >= 15.0);
+    assert_eq!(metrics.sum("rialto_connections", &[r#"listener="operators""#]), 0.0);
+    assert!(metrics.sum("rialto_connections", &[r#"listener="clients""#]) >= 1.0);
+    assert!(metrics.sum("rialto_connections_accepted_total", &[r#"listener="clients""#]) >= 1.0);
+    assert!(metrics.value("rialto_http_received_bytes_total") > Some(1000.0));
+    assert!(metrics.value("rialto_http_sent_bytes_total") > Some(1000.0));
 }
 
 /// A refused call did not run: an obedient client repeats it.

@@ -1,0 +1,138 @@
+//! What a scrape or an export sees: families of data points, whatever counted them.
+
+/// The prefix of every metric name that no convention has.
+const PREFIX: &str = "rialto";
+
+/// One metric with all its series at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricFamily {
+    /// The name as OpenTelemetry has it: without `_total`, and without the unit where the name has dots.
+    pub name: String,
+    /// The help text.
+    pub help: &'static str,
+    /// What its values count.
+    pub unit: MetricUnit,
+    /// How its values change.
+    pub kind: MetricKind,
+    /// One point for each series.
+    pub points: Vec<MetricPoint>,
+}
+
+/// Type of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// A value that rises and falls.
+    Gauge,
+    /// A value that only rises while the process runs; Prometheus knows it with `_total`.
+    Counter,
+    /// A cumulative histogram.
+    Histogram,
+}
+
+/// What the values of a metric count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricUnit {
+    /// Things, which the name says.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+}
+
+/// The labels of a series: names and values.
+pub type MetricLabels = Vec<(&'static str, String)>;
+
+/// One series at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MetricPoint {
+    /// What distinguishes it from the other series of its family.
+    pub labels: MetricLabels,
+    /// Its value.
+    pub value: PointValue,
+}
+
+/// The value of a series.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PointValue {
+    /// Of a counter or a gauge.
+    Integer(i64),
+    /// Of a gauge.
+    Float(f64),
+    /// Of a histogram.
+    Histogram(HistogramPoint),
+}
+
+/// The observations of a histogram.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HistogramPoint {
+    /// Upper bounds of the buckets in seconds, inclusive, without the last one, which has none.
+    pub bounds: Vec<f64>,
+    /// Observations in each bucket, not cumulative; one more than `bounds`.
+    pub buckets: Vec<u64>,
+    /// Sum of the observations in seconds.
+    pub sum: f64,
+}
+
+/// A metric that is read when somebody asks for it.
+#[derive(Debug)]
+pub struct MetricsReading {
+    /// The metric name without the common prefix.
+    pub name: &'static str,
+    /// The help text.
+    pub help: &'static str,
+    /// Whether it is a gauge or a counter.
+    pub kind: MetricKind,
+    /// Its pairs and value of each series.
+    pub values: Vec<(MetricLabels, i64)>,
+}
+
+impl MetricUnit {
+    /// The unit in the notation of UCUM, as OpenTelemetry writes it.
+    pub fn ucum(self) -> &'static str {
+        match self {
+            Self::Count => "1",
+            Self::Bytes => "By",
+            Self::Seconds => "s",
+        }
+    }
+
+    /// The unit at the end of a Prometheus name.
+    pub(super) fn suffix(self) -> Option<&'static str> {
+        match self {
+            Self::Count => None,
+            Self::Bytes => Some("bytes"),
+            Self::Seconds => Some("seconds"),
+        }
+    }
+
+    /// The unit that a Prometheus name says.
+    fn of_name(name: &str) -> Self {
+        [Self::Bytes, Self::Seconds]
+            .into_iter()
+            .find(|unit| unit.suffix().is_some_and(|suffix| name.ends_with(suffix)))
+            .unwrap_or(Self::Count)
+    }
+}
+
+impl HistogramPoint {
+    /// The number of observations.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+}
+
+impl MetricFamily {
+    /// A family whose name ends with its unit, if it has one; the common prefix is added.
+    pub fn new(name: &str, help: &'static str, kind: MetricKind, points: Vec<MetricPoint>) -> Self {
+        Self { name: format!("{PREFIX}_{name}"), help, unit: MetricUnit::of_name(name), kind, points }
+    }
+}
+
+impl From<MetricsReading> for MetricFamily {
+    fn from(reading: MetricsReading) -> Self {
+        let point = |(labels, value)| MetricPoint { labels, value: PointValue::Integer(value) };
+        let points = reading.values.into_iter().map(point).collect();
+        Self::new(reading.name, reading.help, reading.kind, points)
+    }
+}
