@@ -86,7 +86,7 @@ impl CounterSample {
                     ("rialto_calls_total", _) => {
                         *counters.outcomes.entry(label("outcome").unwrap_or_default().to_owned()).or_default() += value;
                     }
-                    ("rialto_call_duration_seconds_bucket", Some(bound)) => {
+                    ("mcp_client_operation_duration_seconds_bucket", Some(bound)) => {
                         *counters.took.entry(bound).or_default() += value;
                     }
                     ("rialto_call_overhead_seconds_bucket", Some(bound)) => {
