@@ -28,9 +28,13 @@ pub(super) fn asked_revision(request: &AdminRequest) -> Result<Revision, ApiErro
 
 /// The revision of that name.
 pub(super) fn parse_revision(word: &str) -> Result<Revision, ApiError> {
-    let known = || Revision::all().map(Revision::as_str).collect::<Vec<_>>().join(", ");
-    let found = Revision::all().find(|revision| revision.as_str() == word);
-    found.ok_or_else(|| ApiError::invalid(format!("{word:?} is no revision")).hint(format!("revisions: {}", known())))
+    let hint = || format!("revisions: {}", revision_names().join(", "));
+    Revision::parse(word).ok_or_else(|| ApiError::invalid(format!("{word:?} is no revision")).hint(hint()))
+}
+
+/// The names of all revisions.
+pub(super) fn revision_names() -> Vec<&'static str> {
+    Revision::all().map(Revision::as_str).collect()
 }
 
 fn all(request: &AdminRequest) -> ApiResult {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
 use super::figures::{self, MAX_RANGE};
+use super::groups::revision_names;
 use super::{attention, servers};
 use crate::dialect::{Revision, describe_translation};
 use crate::inbound::Inbound;
@@ -98,7 +99,7 @@ fn bridge(request: &AdminRequest) -> ApiResult {
         }
     }
     let answer = json!({
-        "revisions": Revision::all().map(Revision::as_str).collect::<Vec<_>>(),
+        "revisions": revision_names(),
         "servers": upstreams.iter().map(|upstream| upstream.name().to_string()).collect::<Vec<_>>(),
         "cells": cells,
     });

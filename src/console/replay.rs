@@ -88,8 +88,8 @@ pub(super) async fn replay(request: AdminRequest) -> ApiResult {
     };
     let id = calls.rows(request.console.node()).id(record.mark().number());
     tracing::info!(operator = %request.operator.name, call = request.parameter(0), "call replayed");
-    let target = Target::of(&inbound, &recorded, asked.side)?;
-    let group = if let Target::Group(group) = &target { Some(Arc::clone(group)) } else { None };
+    let target = ReplayTarget::of(&inbound, &recorded, asked.side)?;
+    let group = if let ReplayTarget::Group(group) = &target { Some(Arc::clone(group)) } else { None };
     if let Some(group) = &group {
         record.note_group(group.name(), "console");
     }
@@ -98,12 +98,12 @@ pub(super) async fn replay(request: AdminRequest) -> ApiResult {
 }
 
 /// Where a replayed call goes.
-enum Target {
+enum ReplayTarget {
     Group(Arc<Group>),
     Server(Arc<Upstream>),
 }
 
-impl Target {
+impl ReplayTarget {
     fn of(inbound: &Inbound, recorded: &StoredCall, side: ReplaySide) -> Result<Self, ApiError> {
         let gone =
             |what: &str| ApiError::new(StatusCode::CONFLICT, "gone", format!("the {what} is not there any more"));
@@ -146,10 +146,10 @@ fn note(mark: Mark, way: Way, body: &[u8]) {
 }
 
 impl Replay {
-    async fn run(self, target: Target) {
+    async fn run(self, target: ReplayTarget) {
         let replies = match &target {
-            Target::Group(group) => group.handle(&self.call),
-            Target::Server(upstream) => self.at_server(upstream).await,
+            ReplayTarget::Group(group) => group.handle(&self.call),
+            ReplayTarget::Server(upstream) => self.at_server(upstream).await,
         };
         let answer = self.read(replies).await;
         let outcome = match &self.group {

@@ -89,7 +89,7 @@ struct TryBody {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AnswerBody {
+struct TryAnswer {
     question: String,
     action: Option<String>,
     content: Option<Value>,
@@ -342,7 +342,7 @@ fn look(request: &AdminRequest) -> ApiResult {
 }
 
 fn answer(request: &AdminRequest) -> ApiResult {
-    let body: AnswerBody = request.json()?;
+    let body: TryAnswer = request.json()?;
     let call = request.console.tries.find(request)?;
     let result = match (body.result, body.action.as_deref()) {
         (Some(result), None) => result,

@@ -3,7 +3,7 @@ mod interleavings;
 mod stored_record;
 
 use super::*;
-use crate::call::ClientSink;
+use crate::call::{ClientSink, ServerRequest};
 use crate::dialect::Revision;
 use crate::policy::QuotaLimits;
 use crate::protocol::{Method, Raw};
