@@ -250,18 +250,16 @@ export interface components {
             number: number;
             kind: "listening" | "call";
             position: string;
-            kept: number;
-            kept_bytes: number;
+            read: string;
             attached: boolean;
             resumed: number;
             resumed_from: string | null;
-            again: number;
         };
         Question: {
             id: string;
             node: string;
             group: string;
-            server: string;
+            server: string | null;
             method: string;
             kind: string;
             text: string | null;
