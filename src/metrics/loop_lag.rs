@@ -15,7 +15,7 @@ use crate::workers::current_worker;
 pub(super) struct WorkerLabel(Option<usize>);
 
 /// How often the delay is measured.
-const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// Buckets of the delays, in nanoseconds. Timers have a resolution of a millisecond.
 const LAG_BOUNDS: [u64; 10] = [
     1_000_000,

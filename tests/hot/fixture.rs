@@ -27,6 +27,8 @@ impl HotPathFixture {
         let text = format!(
             r#"listen = "127.0.0.1:0"
 log = {{ filter = "warn" }}
+# Its figures are read every ten seconds, which is no work of a call.
+admin = {{ console = false }}
 
 [servers]
 older = {{ url = "http://{older}/mcp", revision = "2025-11-25" }}

@@ -15,7 +15,7 @@ use crate::harness::{Rialto, TEST_TIMEOUT, initialize, notification, request, un
 /// The value of a metric without labels.
 fn metric(rialto: &Rialto, name: &str) -> i64 {
     let metrics = rialto.inbound.admin.metrics();
-    let value = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name}{{}} ")));
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
     value.unwrap_or_else(|| panic!("{name} is not in\n{metrics}")).parse().unwrap()
 }
 

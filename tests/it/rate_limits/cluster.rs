@@ -42,7 +42,7 @@ async fn admitted(rialto: &Rialto) -> u32 {
 
 fn metric(rialto: &Rialto, name: &str) -> u64 {
     let metrics = rialto.inbound.admin.metrics();
-    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name}{{}} ")));
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
     line.unwrap_or_else(|| panic!("{name} is not in\n{metrics}")).parse().unwrap()
 }
 
