@@ -2,6 +2,7 @@
 
 mod access;
 mod api;
+mod checklist;
 mod configuration;
 mod why;
 

@@ -1,0 +1,223 @@
+//! Checklist of what must hold of the console: each rule names the test that covers it, or the reason why none does yet.
+//! Tests in a browser are named by the Rust test that runs their file.
+
+use crate::coverage::Coverage::{NotYet, Test};
+use crate::coverage::{Rule, check};
+
+/// Rule number, the rule in short, and its coverage. A rule of several parts stands once for each.
+const CHECKLIST: &[Rule] = &[
+    // Cost.
+    (
+        1,
+        "closed, instructions of a call grow by less than 1%",
+        NotYet(
+            "`just instructions` counts a gateway whose console is off, so nothing compares it with one that is closed",
+        ),
+    ),
+    (2, "after a viewer came and went, instructions are as before", NotYet("the instruction guard has no viewer")),
+    (3, "closed, a call allocates nothing more", Test("allocations::allocations_per_call_stay_within_budget")),
+    (4, "watched, CPU per call grows by at most 5%", NotYet("no benchmark has a viewer")),
+    (5, "rings are bounded", Test("recorder::ring::the_oldest_records_are_overwritten_and_counted_as_lost")),
+    (
+        5,
+        "rings are freed after the last viewer",
+        Test("recording::recording_ends_and_frees_everything_after_the_last_viewer"),
+    ),
+    (6, "p99 is unchanged while calls are read in a loop", NotYet("no benchmark reads calls meanwhile")),
+    (
+        7,
+        "a viewer that does not read: memory bounded, `lost` told",
+        Test("console::live::a_slow_reader_is_told_what_it_lost_and_memory_is_bounded"),
+    ),
+    // Truth.
+    (
+        8,
+        "both wires are byte for byte what was sent, in every cell",
+        Test(
+            "bridge::both_wires::both_wires_are_recorded_byte_for_byte_in_every_cell_and_every_difference_has_a_reason",
+        ),
+    ),
+    (
+        9,
+        "every difference has a reason, in every cell",
+        Test(
+            "bridge::both_wires::both_wires_are_recorded_byte_for_byte_in_every_cell_and_every_difference_has_a_reason",
+        ),
+    ),
+    (10, "changes applied to one side give the other", NotYet("changes are found and explained, but not applied back")),
+    (11, "the parts of the time are the whole", Test("recording::values_are_shown_only_with_bodies_and_secrets_never")),
+    (12, "a call over two rounds is one row", NotYet("recorded so in the matrix, but no test looks at the row")),
+    (13, "a resumed stream shows from where, and what came again", NotYet("no test resumes while it is recorded")),
+    (
+        14,
+        "refused calls (404, 413) have a row and a reason",
+        Test("recording::refused_requests_have_a_row_and_a_reason"),
+    ),
+    (
+        14,
+        "cancelled, timed-out, never-sent, 401 and 403 have a row and a reason",
+        NotYet("no test makes them while they are recorded"),
+    ),
+    (
+        15,
+        "numbers are shown as they came, by the page",
+        Test("console_page::modules_without_a_document_and_the_budgets_of_files"),
+    ),
+    (15, "numbers are shown as they came, by the API", Test("recording::redaction::other_bytes_stay_as_they_came")),
+    (16, "batches show each message", NotYet("no test sends a batch while it is recorded")),
+    (
+        17,
+        "stdio clients are recorded",
+        Test(
+            "bridge::both_wires::both_wires_are_recorded_byte_for_byte_in_every_cell_and_every_difference_has_a_reason",
+        ),
+    ),
+    (17, "HTTP/2 clients are recorded", NotYet("no test records a client of HTTP/2")),
+    (18, "replay gives an equal result on both sides, in each revision", NotYet("no test replays a call")),
+    // Privacy.
+    (
+        19,
+        "a secret of the file is in no answer, event, export or log",
+        NotYet("members named like secrets are tested, values of the file not in all these places"),
+    ),
+    (
+        20,
+        "without `bodies` no value leaves the process",
+        Test("recording::values_are_shown_only_with_bodies_and_secrets_never"),
+    ),
+    (
+        21,
+        "showing bodies ends by itself",
+        Test("recording::bodies_are_shown_for_a_while_and_never_where_they_are_never_shown"),
+    ),
+    (
+        22,
+        "whole session ids are in no answer",
+        Test("recording::redaction::ids_are_shortened_so_that_equal_ones_look_equal"),
+    ),
+    (23, "nothing of the traffic is written to disk", NotYet("no test looks at what a recording gateway writes")),
+    (
+        24,
+        "members named like secrets, and their false friends",
+        Test("recording::redaction::members_named_like_secrets_are_hidden_and_their_false_friends_stay"),
+    ),
+    (
+        24,
+        "what looks like a key, and its false friends",
+        Test("recording::redaction::what_looks_like_a_key_is_hidden_and_its_false_friends_stay"),
+    ),
+    // Access.
+    (25, "without a key every route is 401", Test("console::access::every_route_needs_its_right_and_a_key")),
+    (
+        25,
+        "from beyond loopback the console is 404",
+        Test("console::access::without_tokens_the_console_is_for_this_machine_and_no_proxy"),
+    ),
+    (
+        26,
+        "foreign hosts, origins and forms are refused without CORS",
+        Test("console::access::foreign_pages_hosts_and_forms_are_refused_without_cors"),
+    ),
+    (
+        27,
+        "a page of another port can neither read, act nor frame, in a browser",
+        Test("console_page::the_key_other_origins_and_the_wire"),
+    ),
+    (28, "no `Set-Cookie` anywhere", Test("console_page::the_key_other_origins_and_the_wire")),
+    (
+        29,
+        "the key is not in the address, history or `Referer`",
+        Test("console_page::the_key_other_origins_and_the_wire"),
+    ),
+    (30, "no violation of the policy over all tests", Test("console_page::every_page_in_its_states_and_both_schemes")),
+    (31, "a table of route and right, whole", Test("console::access::every_route_needs_its_right_and_a_key")),
+    (
+        32,
+        "`admin.listen` beyond loopback without tokens has no console",
+        Test("console::access::a_listener_of_its_own_has_the_console_alone_and_none_without_tokens_beyond_loopback"),
+    ),
+    (
+        33,
+        "behind a proxy on the same machine: 404 without tokens",
+        Test("console::access::foreign_pages_hosts_and_forms_are_refused_without_cors"),
+    ),
+    (
+        34,
+        "text of servers is shown as text",
+        NotYet("tested with example data, not with a server that says such things"),
+    ),
+    (
+        35,
+        "a written configuration is whole, keeps comments, and 412 when the file changed",
+        Test("console::configuration::a_file_is_written_whole_keeps_comments_and_secrets_and_is_not_overwritten"),
+    ),
+    // API.
+    (36, "every route is in the document", Test("console::access::every_route_is_in_the_document_with_its_right")),
+    (36, "every answer is as the document says", Test("console::api::every_answer_is_as_the_document_says")),
+    (36, "types are made from the document", Test("console_page::types_are_those_of_the_api_and_hold_everywhere")),
+    (37, "Rialto serves this API as tools", Test("console::api::rialto_serves_this_api_as_tools")),
+    (
+        38,
+        "cursors page through calls without a gap or a double",
+        NotYet("tested with 30 calls by number, not through the API with 10,000"),
+    ),
+    (
+        39,
+        "a stream resumes by `Last-Event-ID`; what is gone is said",
+        Test("console::api::events_follow_what_happens_and_a_stream_resumes"),
+    ),
+    (40, "limits have their status", Test("console::access::limits_have_their_status")),
+    (40, "17 streams in all, 5 of one operator", Test("console::live::streams_are_limited_in_all_and_by_operator")),
+    (41, "the filter means the same on the server", Test("recording::filter::cases_of_the_page_hold_here_too")),
+    (
+        41,
+        "the filter means the same in the page",
+        Test("console_page::modules_without_a_document_and_the_budgets_of_files"),
+    ),
+    // Pages.
+    (
+        42,
+        "every page loading, empty, full, with an error and a lost stream",
+        NotYet("some pages lack the states of loading and of a lost stream"),
+    ),
+    (43, "\"Why not?\" names the right reason at each of ten steps", Test("console::why::each_step_names_its_reason")),
+    (44, "1,000 tools, 100 servers, 10,000 rows", NotYet("all rows of servers and tools are put into the document")),
+    (
+        45,
+        "new rows never move what one reads",
+        NotYet("tested with example data, not with calls that are made meanwhile"),
+    ),
+    (46, "a link opens a call in a new tab; one that is gone says so", NotYet("tested with example data only")),
+    (47, "back, forward and reload restore everything", NotYet("tested for Traffic only")),
+    (48, "hidden tabs let go of their stream; six tabs load", NotYet("no test hides a tab or opens six")),
+    // Access for all.
+    (
+        49,
+        "axe finds nothing on any page, both schemes",
+        Test("console_page::every_page_in_its_states_and_both_schemes"),
+    ),
+    (50, "every job is done by keyboard alone", NotYet("not all of the twelve jobs")),
+    (51, "focus is visible, never lost, and returns", NotYet("returning is tested, being visible is not")),
+    (52, "tables are tables, live regions are polite and rare", NotYet("no test listens to live regions")),
+    (
+        53,
+        "at 320 pixels and at 200% nothing is cut off",
+        NotYet("tested at 320 pixels, without a look at what is cut off"),
+    ),
+    (54, "forced colours and reduced motion", Test("console_page::jobs_by_keyboard_narrow_windows_and_forced_colours")),
+    (55, "no meaning by colour alone", NotYet("no test looks at the page without colours")),
+    // Making.
+    (56, "the console is in the binary", Test("console::assets::files_are_found_by_name_and_by_digest")),
+    (56, "no file of it was forgotten", Test("console_page::modules_without_a_document_and_the_budgets_of_files")),
+    (57, "no request leaves the origin", Test("console_page::every_page_in_its_states_and_both_schemes")),
+    (58, "at most 150 KB gzipped", Test("console_page::modules_without_a_document_and_the_budgets_of_files")),
+    (59, "vendored files match their sums", Test("console_page::modules_without_a_document_and_the_budgets_of_files")),
+    (60, "types hold, strictly", Test("console_page::types_are_those_of_the_api_and_hold_everywhere")),
+    (60, "files are formatted, functions short", NotYet("there is no formatter, and no budget for functions")),
+    (61, "two nodes show both, and one that left", Test("console::api::two_nodes_show_both_and_one_that_left")),
+];
+
+#[test]
+fn every_rule_of_the_console_has_a_test_or_a_reason() {
+    check(CHECKLIST, 1..=61);
+}
