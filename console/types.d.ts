@@ -296,6 +296,11 @@ export interface components {
             server_us: number;
             client_us: number;
         };
+        CallError: {
+            code: number | null;
+            status: number | null;
+            message: string;
+        };
         CallRow: {
             id: string;
             at: string;
@@ -308,7 +313,7 @@ export interface components {
             bridge: "none" | "names" | "era" | "across";
             rounds: number;
             outcome: string | null;
-            error: any | null;
+            error: components['schemas']['CallError'] | null;
             took_us: number | null;
             time: components['schemas']['CallTime'];
             bytes: {
@@ -320,6 +325,12 @@ export interface components {
             kept: boolean;
             done: boolean;
         };
+        HttpHead: {
+            verb: string | null;
+            path: string | null;
+            status: number | null;
+            headers: ((string)[])[];
+        };
         Message: {
             n: number;
             round: number;
@@ -327,7 +338,7 @@ export interface components {
             wire: "client" | "server";
             way: "in" | "out";
             kind: string;
-            http: any | null;
+            http: components['schemas']['HttpHead'] | null;
             bytes: number;
             text: string | null;
             hidden: (string)[];
@@ -526,7 +537,7 @@ export interface components {
             bridge: "none" | "names" | "era" | "across";
             rounds: number;
             outcome: string | null;
-            error: any | null;
+            error: components['schemas']['CallError'] | null;
             took_us: number | null;
             time: components['schemas']['CallTime'];
             bytes: {

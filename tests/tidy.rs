@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("recorder", &["workers"]),
     ("access_log", &["identity", "line_log", "recorder", "telemetry"]),
     ("timer", &["sync", "workers"]),
-    ("http", &["metrics", "sync", "timer", "workers"]),
+    ("http", &["metrics", "recorder", "sync", "timer", "workers"]),
     ("trace", &["failure", "http", "redact"]),
     ("request_span", &["protocol", "trace"]),
     ("issuers", &["http", "identity", "line_log", "metrics", "redact"]),

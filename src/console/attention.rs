@@ -37,6 +37,7 @@ pub(super) fn items(console: &Console, inbound: &Inbound, samples: &[CounterSamp
     configuration(inbound, &mut items);
     store(inbound, &mut items);
     calls(inbound, samples, &mut items);
+    recording(inbound, &mut items);
     items.sort_by_key(|item: &AttentionItem| !item.is_bad);
     let node = console.node();
     items.into_iter().map(|item| item.to_json(&node)).collect()
@@ -138,6 +139,19 @@ fn store(inbound: &Inbound, items: &mut Vec<AttentionItem>) {
     if cluster.store().is_full() {
         let text = "the store has no room".to_owned();
         items.push(AttentionItem { is_bad: true, code: "store_full", text, link, ..AttentionItem::default() });
+    }
+}
+
+fn recording(inbound: &Inbound, items: &mut Vec<AttentionItem>) {
+    let state = inbound.calls.state();
+    if state.is_sampling {
+        items.push(AttentionItem {
+            code: "sampling",
+            text: format!("more than {} calls a second: a part of them is not recorded", state.rate),
+            detail: Some("calls that fail are recorded all the same".to_owned()),
+            link: "#/traffic".to_owned(),
+            ..AttentionItem::default()
+        });
     }
 }
 

@@ -62,8 +62,9 @@ impl RowEvents for CallEvents {
         self.live.publish(Topic::Gone, &json!({ "id": format!("{}.{id}", console.node()) }));
     }
 
-    fn lost(&self, count: u64, why: &str) {
-        tracing::debug!(count, why, "records of calls were lost");
+    fn lost(&self, count: Option<u64>, why: &str) {
+        tracing::debug!(count, why, "calls are not shown");
+        self.live.publish(Topic::Lost, &json!({ "count": count, "why": why }));
     }
 }
 

@@ -18,6 +18,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
 use crate::inbound::ResponseContent;
 use crate::policy::OperatorRight;
+use crate::recording::MASK;
+use crate::redact::secrets_in;
 
 /// What an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,6 +44,8 @@ pub enum Topic {
     Reload,
     /// A step of a call that an operator tries.
     Try,
+    /// Calls that are not shown; whoever asks for calls is told.
+    Lost,
 }
 
 /// One event.
@@ -124,7 +128,7 @@ pub(super) fn routes() -> Vec<ApiRoute> {
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Call,
         Self::Gone,
         Self::Figures,
@@ -135,6 +139,7 @@ impl Topic {
         Self::Attention,
         Self::Reload,
         Self::Try,
+        Self::Lost,
     ];
 
     /// The name of its events.
@@ -150,6 +155,7 @@ impl Topic {
             Self::Attention => "attention",
             Self::Reload => "reload",
             Self::Try => "try",
+            Self::Lost => "lost",
         }
     }
 
@@ -201,7 +207,8 @@ impl LiveHub {
         if !self.is_watched(topic) {
             return;
         }
-        let data = Bytes::from(serde_json::to_vec(content).unwrap_or_default());
+        let data = serde_json::to_string(content).unwrap_or_default();
+        let data = Bytes::from(secrets_in(&data, MASK).into_owned());
         let next = self.log.lock().push(topic, data, subject);
         self.newest.send_replace(next);
     }
@@ -334,6 +341,9 @@ fn asked_topics(request: &AdminRequest) -> Result<Vec<Topic>, ApiError> {
     // What is no more concerns whoever was shown it.
     if !topics.contains(&Topic::Gone) {
         topics.push(Topic::Gone);
+    }
+    if topics.contains(&Topic::Call) && !topics.contains(&Topic::Lost) {
+        topics.push(Topic::Lost);
     }
     Ok(topics)
 }

@@ -22,6 +22,7 @@ mod tries;
 mod watcher;
 mod why;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
@@ -45,6 +46,8 @@ use crate::inbound::{
 };
 use crate::policy::{ConsoleKey, FailedCredentials, Operator, OperatorRight, Policy, presented_token};
 use crate::protocol::Raw;
+use crate::recording::MASK;
+use crate::redact::secrets_in;
 use access::{MAX_BODY_BYTES, MAX_WRONG_KEYS, api_path, error_response, not_allowed, secured, too_large};
 use figures::FigureHistory;
 use nodes::{ALL_NODES, NodeRequest, SeenNodes};
@@ -317,8 +320,18 @@ fn audit_outcome(status: StatusCode) -> AuditOutcome {
     }
 }
 
+/// The body without secrets of the configuration. Each resource hides what it knows to be secret; whatever clients and
+/// servers put elsewhere is found here.
+fn without_secrets(body: ResponseContent) -> ResponseContent {
+    let ResponseContent::Full(bytes) = &body else { return body };
+    match str::from_utf8(bytes).map(|text| secrets_in(text, MASK)) {
+        Ok(Cow::Owned(masked)) => ResponseContent::Full(masked.into()),
+        _ => body,
+    }
+}
+
 fn respond(answer: ApiAnswer) -> Response<ResponseContent> {
-    let mut response = secured(answer.status, answer.media_type, answer.body);
+    let mut response = secured(answer.status, answer.media_type, without_secrets(answer.body));
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     for (name, value) in answer.headers {

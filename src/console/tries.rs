@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
 use super::groups::parse_revision;
 use super::{Console, Topic, groups, servers};
+use crate::call::REQUEST_ID;
 use crate::client::{Client, ClientOptions, Host, ProbeMeasurements, ServerRequestFuture};
 use crate::dialect::Revision;
 use crate::error::Error;
@@ -24,6 +25,8 @@ use crate::inbound::ListenerRole;
 use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
 use crate::policy::OperatorRight::{self, Act};
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
+use crate::recorder::SummaryField;
+use crate::recording::StoredCall;
 use crate::upstream::SpecKind;
 use crate::workers::Workers;
 
@@ -60,6 +63,8 @@ struct TryState {
     is_cancelled: bool,
     took: Option<Duration>,
     task: Option<AbortHandle>,
+    /// The number of the recorded call, once it is known.
+    recorded: Option<u64>,
 }
 
 /// What the server asks of the one who tries.
@@ -110,6 +115,11 @@ const MAX_TRIES: usize = 50;
 const MAX_NOTIFICATIONS: usize = 100;
 /// How long a call that is tried may take, people included.
 const TRY_TIME: Duration = Duration::from_secs(900);
+/// Requests of one tried call that are looked at for its first.
+const MAX_ROUNDS: usize = 100;
+/// How often, and how many times, the recorded call of a try is looked for after its end.
+const RECORD_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const RECORD_LOOKS: usize = 40;
 /// How long a probe may take.
 const PROBE_TIME: Duration = Duration::from_secs(30);
 
@@ -124,7 +134,32 @@ pub(super) fn routes() -> Vec<ApiRoute> {
 }
 
 impl TriedCall {
+    /// The id of the recorded call: the first of this method whose request has the name of the try.
+    fn recorded_id(&self) -> Option<String> {
+        let (console, known) = (self.console.upgrade()?, self.state.lock().recorded);
+        let inbound = console.inbound().ok()?;
+        let is_it = |call: &StoredCall| {
+            call.field(SummaryField::RequestId) == Some(&self.id)
+                && call.field(SummaryField::Method) == Some(&self.method)
+        };
+        let find = || inbound.calls.newest(u64::MAX, is_it, MAX_ROUNDS).last().map(|call| call.number);
+        let number = known.or_else(find)?;
+        self.state.lock().recorded = Some(number);
+        Some(inbound.calls.rows(console.node()).id(number))
+    }
+
+    /// Tells streams the id of the recorded call, which is known a moment after its end.
+    async fn publish_recorded(&self) {
+        for _ in 0..RECORD_LOOKS {
+            if self.recorded_id().is_some() {
+                return self.publish();
+            }
+            tokio::time::sleep(RECORD_LOOK_INTERVAL).await;
+        }
+    }
+
     fn to_json(&self) -> Value {
+        let recorded = self.recorded_id();
         let state = self.state.lock();
         let word = match (&state.outcome, state.is_cancelled, state.questions.is_empty()) {
             (_, true, _) => "cancelled",
@@ -141,7 +176,7 @@ impl TriedCall {
             None => (Value::Null, Value::Null),
         };
         json!({
-            "try": self.id, "call": null, "state": word, "group": self.group, "server": self.server,
+            "try": self.id, "call": recorded, "state": word, "group": self.group, "server": self.server,
             "method": self.method, "name": self.name, "revision": self.revision.as_str(),
             "started": rfc3339(self.started),
             "took_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
@@ -208,16 +243,20 @@ async fn start(request: AdminRequest) -> ApiResult {
     let revision = body.revision.as_deref().map_or(Ok(Revision::NEWEST), parse_revision)?;
     let method = body.method.clone().unwrap_or_else(|| "tools/call".to_owned());
     let params = call_params(&body);
+    let id = new_id()?;
     let target = match (&body.group, &body.server) {
         (_, Some(server)) => server_target(&console, server)?,
         (group, None) => {
-            let group = group.as_deref().unwrap_or(DEFAULT_GROUP);
-            groups::find(&*console.inbound()?, group)?;
-            console.own_target(group).await?
+            let (group, inbound) = (group.as_deref().unwrap_or(DEFAULT_GROUP), console.inbound()?);
+            groups::find(&inbound, group)?;
+            inbound.calls.wait_until_on().await;
+            let target = console.own_target(group).await?;
+            let named = target.with_header(REQUEST_ID.as_str(), &id);
+            named.map_err(|error| ApiError::invalid(error.to_string()))?
         }
     };
     let call = Arc::new(TriedCall {
-        id: new_id()?,
+        id,
         operator: Arc::clone(&request.operator.name),
         group: body.server.is_none().then(|| body.group.unwrap_or_else(|| DEFAULT_GROUP.to_owned())),
         server: body.server,
@@ -266,6 +305,9 @@ async fn run(call: Arc<TriedCall>, target: Target, method: Method, params: Optio
         }
     };
     call.finish(outcome);
+    if call.group.is_some() {
+        call.publish_recorded().await;
+    }
 }
 
 fn error_json(error: &Error) -> Value {

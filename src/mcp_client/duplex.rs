@@ -26,7 +26,7 @@ use crate::protocol::{
     ErrorObject, Id, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request, Response,
     SkippedId, code,
 };
-use crate::recorder::{Mark, Way};
+use crate::recorder::{Mark, Way, note_unsent};
 
 /// Replies that may wait for the reader of one call; further notifications are dropped.
 const REPLY_QUEUE_CAPACITY: usize = 256;
@@ -157,6 +157,7 @@ impl Duplex {
                 match receiver.recv().await {
                     Some(Reply::End(mut answer)) => {
                         if !guard.is_sent {
+                            note_unsent(mark);
                             answer.mark_not_sent();
                         }
                         return answer;

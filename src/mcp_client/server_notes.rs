@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::http::client::HttpError;
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::recorder::{self, Mark, Note, NoteKind, Way, Wire};
 
@@ -20,6 +21,13 @@ pub(super) fn note_server(mark: Mark, way: Way, message: &[u8]) {
 pub(super) fn note_request(mark: Mark, head: &RequestEncoder, body: &[u8]) {
     let (wire, way, kind) = (Wire::Server, Way::Out, NoteKind::Message);
     recorder::note(mark, &Note { wire, way, kind, status: 0, head: head.as_bytes(), body });
+}
+
+/// Notes that a request, which is noted when it is encoded, was not sent after all.
+pub(super) fn note_failure(mark: Mark, error: &HttpError) {
+    if error.kind().is_before_sending() {
+        recorder::note_unsent(mark);
+    }
 }
 
 /// Notes a response with its body, which is returned.

@@ -61,6 +61,8 @@ pub enum NoteKind {
     Joins,
     /// The call has ended; the body is its summary.
     End,
+    /// The last message of the same wire and way was not sent after all.
+    Unsent,
 }
 
 /// One thing that happened to a call.
@@ -90,6 +92,8 @@ pub struct Recorder {
     rate: AtomicU32,
     body_limit: AtomicU32,
     calls: AtomicU64,
+    /// Calls that got no mark since somebody asked.
+    unmarked: AtomicU64,
     shared: Arc<SharedRing>,
 }
 
@@ -225,6 +229,17 @@ pub fn note_end(mark: Mark, summary: &[u8]) {
     }
 }
 
+/// Notes that opening a connection to the server begins or ends.
+pub fn note_connecting(mark: Mark, kind: NoteKind) {
+    note(mark, &Note { wire: Wire::Server, way: Way::Out, kind, status: 0, head: b"", body: b"" });
+}
+
+/// Notes that the last message to the server was not sent after all.
+pub fn note_unsent(mark: Mark) {
+    let (wire, way, kind) = (Wire::Server, Way::Out, NoteKind::Unsent);
+    note(mark, &Note { wire, way, kind, status: 0, head: b"", body: b"" });
+}
+
 /// Notes that what belongs to `mark` belongs to the call of `call`.
 pub fn note_joins(mark: Mark, call: Mark) {
     if mark != call && call.is_recorded() {
@@ -298,6 +313,7 @@ impl Recorder {
             rate: AtomicU32::new(u32::MAX),
             body_limit: AtomicU32::new(u32::MAX),
             calls: AtomicU64::new(0),
+            unmarked: AtomicU64::new(0),
             shared,
         })
     }
@@ -323,6 +339,11 @@ impl Recorder {
         self.rate.load(Ordering::Relaxed)
     }
 
+    /// How many calls got no mark since this was asked last, because more came than all get one.
+    pub fn take_unmarked(&self) -> u64 {
+        self.unmarked.swap(0, Ordering::Relaxed)
+    }
+
     /// A mark for a request that is let in.
     #[inline]
     pub fn begin(&self) -> Sampled {
@@ -343,6 +364,7 @@ impl Recorder {
         }
         if !is_chosen {
             mark |= SUMMARY_ONLY;
+            self.unmarked.fetch_add(1, Ordering::Relaxed);
         }
         Sampled { mark: Mark(mark), one_of }
     }
@@ -421,8 +443,8 @@ impl Way {
 }
 
 impl NoteKind {
-    const ALL: [Self; 7] =
-        [Self::Message, Self::Piece, Self::Head, Self::Opening, Self::Opened, Self::Joins, Self::End];
+    const ALL: [Self; 8] =
+        [Self::Message, Self::Piece, Self::Head, Self::Opening, Self::Opened, Self::Joins, Self::End, Self::Unsent];
 
     /// The kind of a record.
     pub fn from_tag(tag: u8) -> Option<Self> {

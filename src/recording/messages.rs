@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::store::{StoredCall, StoredRecord};
-use crate::protocol::{Incoming, Message};
+use crate::protocol::{Incoming, Message, Raw};
 use crate::recorder::{NoteKind, Way, Wire};
 
 /// A message of a recorded call.
@@ -110,6 +110,7 @@ pub fn messages_of(call: &StoredCall) -> Vec<RecordedMessage> {
     // The message that pieces are added to, for each wire.
     let mut open: [Option<usize>; 2] = [None, None];
     let mut pieces: Vec<(usize, BytesMut)> = Vec::new();
+    let mut unsent: Vec<usize> = Vec::new();
     for record in &call.records {
         let wire = record.wire as usize;
         match record.kind {
@@ -130,6 +131,10 @@ pub fn messages_of(call: &StoredCall) -> Vec<RecordedMessage> {
                     text.extend_from_slice(&record.body);
                 }
             }
+            NoteKind::Unsent => {
+                let is_it = |one: &RecordedMessage| one.wire == record.wire && one.way == record.way;
+                unsent.extend(messages.iter().rposition(is_it));
+            }
             NoteKind::Opening | NoteKind::Opened | NoteKind::Joins | NoteKind::End => {}
         }
     }
@@ -139,6 +144,8 @@ pub fn messages_of(call: &StoredCall) -> Vec<RecordedMessage> {
         let form = if form == MessageForm::Other { MessageForm::Response } else { form };
         (messages[at].form, messages[at].method, messages[at].text) = (form, method, text);
     }
+    let mut at = 0..;
+    messages.retain(|_| at.next().is_none_or(|at| !unsent.contains(&at)));
     number_rounds(&mut messages);
     pair(&mut messages);
     messages
@@ -217,18 +224,62 @@ fn number_rounds(messages: &mut [RecordedMessage]) {
 
 /// Finds for each message of the server's wire the one of the client's wire.
 fn pair(messages: &mut [RecordedMessage]) {
+    let keys = PairKeys::of(messages);
     for at in 0..messages.len() {
         if messages[at].wire != Wire::Server || messages[at].with.is_some() {
             continue;
         }
-        if let Some(other) = counterpart(messages, at) {
+        if let Some(other) = counterpart(messages, &keys, at) {
             messages[at].with = Some(other);
             messages[other].with.get_or_insert(at);
         }
     }
 }
 
-fn counterpart(messages: &[RecordedMessage], at: usize) -> Option<usize> {
+/// What tells several requests of one call from one another.
+#[derive(Default)]
+struct PairKeys {
+    id: Option<Bytes>,
+    /// Arguments, resource and reference: what stays the same on both wires.
+    about: Option<[Option<Bytes>; 3]>,
+}
+
+impl PairKeys {
+    /// The keys of each message; none where a call has one request, which needs them not.
+    fn of(messages: &[RecordedMessage]) -> Vec<Self> {
+        let said = messages.iter().filter(|one| one.wire == Wire::Client && one.way == Way::In);
+        match said.filter(|one| one.form == MessageForm::Request).count() {
+            0 | 1 => messages.iter().map(|_| Self::default()).collect(),
+            _ => messages.iter().map(|one| Self::read(&one.text).unwrap_or_default()).collect(),
+        }
+    }
+
+    fn read(text: &Bytes) -> Option<Self> {
+        let message = Raw::parse(text).ok()?;
+        let bytes = |value: Raw| Bytes::copy_from_slice(value.as_bytes());
+        let params = message.get("params");
+        let about = params.map(|params| ["arguments", "uri", "ref"].map(|key| params.get(key).map(bytes)));
+        Some(Self { id: message.get("id").map(bytes), about })
+    }
+}
+
+/// The response to the client whose request became the one that a server's response is for.
+fn response_by_id(messages: &[RecordedMessage], keys: &[PairKeys], at: usize) -> Option<usize> {
+    let id = keys[at].id.as_ref()?;
+    let is_asked = |n: &usize| {
+        messages[*n].wire == Wire::Server
+            && messages[*n].form == MessageForm::Request
+            && keys[*n].id.as_ref() == Some(id)
+    };
+    let asked = (0..at).rev().find(is_asked)?;
+    let own = keys[messages[asked].with?].id.as_ref()?;
+    let is_response = |one: &RecordedMessage| {
+        one.wire == Wire::Client && one.way == Way::Out && one.with.is_none() && one.form.is_response()
+    };
+    (at..messages.len()).find(|n| is_response(&messages[*n]) && keys[*n].id.as_ref() == Some(own))
+}
+
+fn counterpart(messages: &[RecordedMessage], keys: &[PairKeys], at: usize) -> Option<usize> {
     let server = &messages[at];
     let is_free = |message: &RecordedMessage| message.wire == Wire::Client && message.with.is_none();
     let is_other_way = |message: &RecordedMessage| message.way != server.way;
@@ -237,10 +288,11 @@ fn counterpart(messages: &[RecordedMessage], at: usize) -> Option<usize> {
     let found_after = |fits: &dyn Fn(&RecordedMessage) -> bool| after().find(|(_, one)| fits(one)).map(|(n, _)| at + n);
     match (server.way, server.form) {
         (Way::Out, MessageForm::Request) => {
-            let same = before().filter(|(_, one)| one.form == MessageForm::Request && one.method == server.method);
-            // Requests of a batch are sent in their order.
-            let first = same.map(|(n, _)| n).last();
-            first.or_else(|| before().find(|(_, one)| one.form.is_response()).map(|(n, _)| n))
+            let is_same = |one: &RecordedMessage| one.form == MessageForm::Request && one.method == server.method;
+            let same: Vec<usize> = before().filter(|(_, one)| is_same(one)).map(|(n, _)| n).collect();
+            // Requests of a batch may be sent in another order.
+            let exact = same.iter().rev().find(|n| keys[at].about.is_some() && keys[**n].about == keys[at].about);
+            exact.or(same.last()).copied().or_else(|| before().find(|(_, one)| one.form.is_response()).map(|(n, _)| n))
         }
         (Way::Out, _) if server.form.is_response() => {
             let answer = before().find(|(_, one)| one.form.is_response()).map(|(n, _)| n);
@@ -258,7 +310,9 @@ fn counterpart(messages: &[RecordedMessage], at: usize) -> Option<usize> {
             let request = found_after(&|one| one.form == MessageForm::Request);
             request.or_else(|| found_after(&|one| one.form.is_response()))
         }
-        (Way::In, form) if form.is_response() => found_after(&|one| one.form.is_response()),
+        (Way::In, form) if form.is_response() => {
+            response_by_id(messages, keys, at).or_else(|| found_after(&|one| one.form.is_response()))
+        }
         _ => None,
     }
 }

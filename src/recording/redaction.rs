@@ -155,7 +155,8 @@ fn is_secret_name(words: &str) -> bool {
 
 /// An id by its beginning and a hash, so that equal ones look equal.
 pub fn shortened(id: &str) -> String {
-    let first: String = id.chars().take(6).collect();
+    // Of a short one no more than half.
+    let first: String = id.chars().take((id.chars().count() / 2).min(6)).collect();
     let hash = Sha256::digest(id.as_bytes());
     format!("{first}…{:02x}{:02x}", hash[0], hash[1])
 }

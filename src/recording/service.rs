@@ -81,8 +81,8 @@ pub trait RowEvents: Send + Sync {
     /// A call is no more.
     fn gone(&self, id: &str);
 
-    /// Records were lost, or calls not marked.
-    fn lost(&self, count: u64, why: &str);
+    /// Something is not shown: so many calls, or nobody knows how many.
+    fn lost(&self, count: Option<u64>, why: &str);
 }
 
 /// The recorded calls of one gateway.
@@ -97,6 +97,19 @@ pub struct CallLog {
     bodies_until: Mutex<Option<Instant>>,
     wake: Notify,
     lost: AtomicU64,
+    losses: Mutex<Losses>,
+}
+
+/// What is not shown, and was not told yet.
+#[derive(Debug, Default)]
+struct Losses {
+    /// Bytes that were overwritten before they were read.
+    bytes: u64,
+    /// Calls that got no mark.
+    unmarked: u64,
+    told_at: Option<Instant>,
+    /// When a call got no mark last.
+    sampled_at: Option<Instant>,
 }
 
 /// What is recorded, for people.
@@ -118,6 +131,8 @@ pub struct RecordingState {
     pub mode: RecordMode,
     /// Calls that are kept on purpose.
     pub kept: usize,
+    /// Whether a part of the calls was not recorded just now, because there were more than the rate.
+    pub is_sampling: bool,
 }
 
 /// Records while it lives.
@@ -125,6 +140,10 @@ pub struct ViewerGuard(Arc<CallLog>);
 
 /// How often rings are read.
 const COLLECT_INTERVAL: Duration = Duration::from_millis(100);
+/// How often what is not shown is told.
+const LOSS_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after the last call that got no mark calls count as sampled.
+const SAMPLING_TIME: Duration = Duration::from_secs(30);
 /// How often a log that is off looks whether anybody came.
 const IDLE_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest time for which bodies are shown after one click.
@@ -144,6 +163,7 @@ impl CallLog {
             bodies_until: Mutex::new(None),
             wake: Notify::new(),
             lost: AtomicU64::new(0),
+            losses: Mutex::default(),
         })
     }
 
@@ -229,10 +249,8 @@ impl CallLog {
 
     async fn collect(&self, reader: &mut Reader, events: &dyn RowEvents) {
         let collected = reader.read().await;
-        if collected.lost > 0 {
-            self.lost.fetch_add(collected.lost, Ordering::Relaxed);
-            events.lost(collected.lost, "bytes of the ring were overwritten before they were read");
-        }
+        self.lost.fetch_add(collected.lost, Ordering::Relaxed);
+        self.tell_losses(collected.lost, events);
         if collected.batches.is_empty() {
             return;
         }
@@ -253,6 +271,31 @@ impl CallLog {
         }
         for call in &changed {
             events.changed(call, &rows);
+        }
+    }
+
+    /// Tells once a second what is not shown.
+    fn tell_losses(&self, bytes: u64, events: &dyn RowEvents) {
+        let (now, unmarked) = (Instant::now(), self.recorder.take_unmarked());
+        let mut losses = self.losses.lock();
+        losses.bytes += bytes;
+        losses.unmarked += unmarked;
+        if unmarked > 0 {
+            losses.sampled_at = Some(now);
+        }
+        if losses.told_at.is_some_and(|told| now.duration_since(told) < LOSS_INTERVAL) {
+            return;
+        }
+        losses.told_at = Some(now);
+        let (bytes, unmarked) = (std::mem::take(&mut losses.bytes), std::mem::take(&mut losses.unmarked));
+        drop(losses);
+        if unmarked > 0 {
+            let rate = self.recorder.rate();
+            let why = format!("more than {rate} calls a second; those that fail are shown all the same");
+            events.lost(Some(unmarked), &why);
+        }
+        if bytes > 0 {
+            events.lost(None, &format!("{bytes} bytes were overwritten before they were read"));
         }
     }
 
@@ -317,6 +360,7 @@ impl CallLog {
             let store = self.store.lock();
             (store.bytes(), store.kept_count())
         };
+        let sampled_at = self.losses.lock().sampled_at;
         let bodies_for = until.map(|until| until.saturating_duration_since(Instant::now()));
         RecordingState {
             is_on: self.recorder.is_on(),
@@ -327,6 +371,7 @@ impl CallLog {
             lost: self.lost.load(Ordering::Relaxed),
             mode,
             kept,
+            is_sampling: sampled_at.is_some_and(|at| at.elapsed() < SAMPLING_TIME),
         }
     }
 

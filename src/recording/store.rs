@@ -1,6 +1,7 @@
 //! Collected records, put together by call. The oldest calls go first when there is no more room.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
 
 use bytes::Bytes;
 
@@ -49,6 +50,8 @@ pub struct CallStore {
     calls: BTreeMap<u64, StoredCall>,
     /// Numbers of requests that belong to another call.
     joined: HashMap<u64, u64>,
+    /// Calls by the hash of the request state that their client was given.
+    states: HashMap<u64, u64>,
     bytes: usize,
     /// Calls up to this one were given up, and are not begun again by a late record.
     evicted_to: u64,
@@ -87,6 +90,7 @@ impl CallStore {
             changes.gone.push(oldest);
         }
         self.joined.retain(|_, call| self.calls.contains_key(call));
+        self.states.retain(|_, call| self.calls.contains_key(call));
         changes.changed.sort_unstable();
         changes.changed.dedup();
         changes.changed.retain(|number| self.calls.contains_key(number));
@@ -95,6 +99,7 @@ impl CallStore {
 
     fn add_record(&mut self, head: &RecordHead, text: &[u8], body: &[u8], changes: &mut StoreChanges) {
         let own = Mark::from_record(head.mark).number();
+        self.follow_state(own, head, body, changes);
         let number = self.joined.get(&own).copied().unwrap_or(own);
         let Some(kind) = NoteKind::from_tag(head.tags[2]) else { return };
         if number <= self.evicted_to && !self.calls.contains_key(&number) {
@@ -111,7 +116,8 @@ impl CallStore {
         changes.changed.push(number);
         match kind {
             NoteKind::End => call.ends.push((head.nanos, Summary::decode(text))),
-            NoteKind::Opened => call.begun = Some(Summary::decode(text)),
+            // The pool says only that the connection is there.
+            NoteKind::Opened if !text.is_empty() => call.begun = Some(Summary::decode(text)),
             _ => {}
         }
         call.records.push(StoredRecord {
@@ -129,6 +135,25 @@ impl CallStore {
             && before.nanos > last.nanos
         {
             call.records.sort_by_key(|record| record.nanos);
+        }
+    }
+
+    /// Notes the request state that a client is given, and joins the request that brings it back to its call: the server
+    /// keeps such a call, so nothing else tells that it is one.
+    fn follow_state(&mut self, own: u64, head: &RecordHead, body: &[u8], changes: &mut StoreChanges) {
+        let is_message = NoteKind::from_tag(head.tags[2]) == Some(NoteKind::Message);
+        if !is_message || Wire::from_tag(head.tags[0]) != Wire::Client {
+            return;
+        }
+        let way = Way::from_tag(head.tags[1]);
+        let Some(state) = request_state(way, body) else { return };
+        match (way, self.states.get(&state).copied()) {
+            (Way::In, Some(call)) => self.join(own, call, changes),
+            (Way::In, None) => {}
+            (Way::Out, _) => {
+                let call = self.joined.get(&own).copied().unwrap_or(own);
+                self.states.insert(state, call);
+            }
         }
     }
 
@@ -190,6 +215,7 @@ impl CallStore {
         self.calls.retain(|_, call| call.is_kept);
         self.bytes = self.calls.values().map(|call| call.bytes).sum();
         self.joined.clear();
+        self.states.clear();
     }
 
     /// Calls that are kept on purpose.
@@ -201,6 +227,18 @@ impl CallStore {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+}
+
+/// The hash of the request state in a message of the client's wire.
+fn request_state(way: Way, body: &[u8]) -> Option<u64> {
+    const KEY: &[u8] = b"\"requestState\"";
+    if !body.windows(KEY.len()).any(|part| part == KEY) {
+        return None;
+    }
+    let message: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let part = if way == Way::In { "params" } else { "result" };
+    let state = message.get(part)?.get("requestState")?.as_str()?;
+    Some(foldhash::fast::FixedState::default().hash_one(state))
 }
 
 /// Why a call is not kept.

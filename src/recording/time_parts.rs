@@ -28,7 +28,8 @@ struct Waiting {
 impl TimeParts {
     /// The parts of a call from its first record until `end`.
     pub fn of(call: &StoredCall, messages: &[RecordedMessage], end: u64) -> Self {
-        let mut events: Vec<(u64, Event<'_>)> = messages.iter().map(|one| (one.nanos, Event::Message(one))).collect();
+        let mut events: Vec<(u64, Event)> =
+            messages.iter().enumerate().map(|(at, one)| (one.nanos, Event::of(messages, at, one))).collect();
         for record in &call.records {
             match record.kind {
                 NoteKind::Opening => events.push((record.nanos, Event::Opening)),
@@ -58,29 +59,59 @@ impl TimeParts {
     }
 }
 
-enum Event<'m> {
+/// What a moment changes in what is waited for.
+enum Event {
     Opening,
     Opened,
-    Message(&'m RecordedMessage),
+    ServerAsked,
+    ServerAnswered,
+    ClientAsked,
+    ClientAnswered,
+    ClientCame,
+    Nothing,
+}
+
+impl Event {
+    fn of(messages: &[RecordedMessage], at: usize, one: &RecordedMessage) -> Self {
+        match (one.wire, one.way, one.form) {
+            (wire, way, MessageForm::Other) if one.text.is_empty() => Self::of_bodiless(messages, at, (wire, way)),
+            (Wire::Server, Way::Out, MessageForm::Request) => Self::ServerAsked,
+            (Wire::Server, Way::In, form) if form.as_str() == "response" => Self::ServerAnswered,
+            (Wire::Client, Way::Out, MessageForm::Request | MessageForm::InputRequired) => Self::ClientAsked,
+            (Wire::Client, Way::In, MessageForm::Request) => Self::ClientCame,
+            (Wire::Client, Way::In, form) if form.as_str() == "response" => Self::ClientAnswered,
+            _ => Self::Nothing,
+        }
+    }
+
+    /// Of a message whose bytes are not kept only the way is known. The server has the time from the first message to it
+    /// to the last one from it, and the client that between a message to it and its next one.
+    fn of_bodiless(messages: &[RecordedMessage], at: usize, (wire, way): (Wire, Way)) -> Self {
+        let is_same = |other: &RecordedMessage| other.wire == wire && other.way == way;
+        match (wire, way) {
+            (Wire::Server, Way::Out) if !messages[..at].iter().any(is_same) => Self::ServerAsked,
+            (Wire::Server, Way::In) if !messages[at + 1..].iter().any(is_same) => Self::ServerAnswered,
+            (Wire::Client, Way::In) => Self::ClientCame,
+            (Wire::Client, Way::Out) => match messages[at + 1..].iter().find(|one| one.wire == Wire::Client) {
+                Some(next) if next.way == Way::In => Self::ClientAsked,
+                _ => Self::Nothing,
+            },
+            _ => Self::Nothing,
+        }
+    }
 }
 
 impl Waiting {
-    fn apply(&mut self, event: &Event<'_>) {
+    fn apply(&mut self, event: &Event) {
         match event {
             Event::Opening => self.open = true,
             Event::Opened => self.open = false,
-            Event::Message(message) => match (message.wire, message.way, message.form) {
-                (Wire::Server, Way::Out, MessageForm::Request) => self.server += 1,
-                (Wire::Server, Way::In, form) if form.as_str() == "response" => {
-                    self.server = self.server.saturating_sub(1);
-                }
-                (Wire::Client, Way::Out, MessageForm::Request | MessageForm::InputRequired) => self.client += 1,
-                (Wire::Client, Way::In, MessageForm::Request) => self.client = 0,
-                (Wire::Client, Way::In, form) if form.as_str() == "response" => {
-                    self.client = self.client.saturating_sub(1);
-                }
-                _ => {}
-            },
+            Event::ServerAsked => self.server += 1,
+            Event::ServerAnswered => self.server = self.server.saturating_sub(1),
+            Event::ClientAsked => self.client += 1,
+            Event::ClientAnswered => self.client = self.client.saturating_sub(1),
+            Event::ClientCame => self.client = 0,
+            Event::Nothing => {}
         }
     }
 }

@@ -24,6 +24,7 @@ use super::pool::Pool;
 use crate::http::codec::{BodyDecoder, HeadSearch, MAX_RESPONSE_HEAD_BYTES, ResponseHead};
 use crate::http::read_buffer::{BodyError, ReadBuffer};
 use crate::http::write::poll_write_both;
+use crate::recorder::Mark;
 
 /// How long a connection is reused after a response that names no `Keep-Alive` timeout: Node and uvicorn close after
 /// 5 s, and a request that crosses with the close may or may not be carried out.
@@ -47,6 +48,8 @@ pub(crate) struct EncodedRequest {
     /// Dropped when the response head has arrived.
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) when_full: WhenFull,
+    /// The call that the request is a part of, for the recorder.
+    pub(crate) mark: Mark,
 }
 
 /// Tracks a request until its response begins, so that its owner can wait for it or revoke it before it is sent.
@@ -547,6 +550,7 @@ mod tests {
             body: Bytes::from_static(body),
             in_flight: None,
             when_full: WhenFull::Wait,
+            mark: Mark::NONE,
         }
     }
 

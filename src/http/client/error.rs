@@ -34,6 +34,16 @@ pub struct HttpError {
 /// A result that may be an [`HttpError`].
 pub type HttpResult<T> = std::result::Result<T, HttpError>;
 
+impl HttpErrorKind {
+    /// Whether nothing of the request was sent.
+    pub fn is_before_sending(self) -> bool {
+        match self {
+            Self::Unreachable | Self::ConnectionLimit | Self::ConnectTimeout | Self::NotSent => true,
+            Self::Timeout(_) | Self::Broken | Self::TooLarge(_) | Self::Protocol => false,
+        }
+    }
+}
+
 impl HttpError {
     pub(crate) fn new(kind: HttpErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }

@@ -22,6 +22,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::http::read_buffer::BodyError;
+use crate::recorder::Mark;
 use connection::EncodedRequest;
 use pool::{ConnectionShortage, Pool, PoolError};
 
@@ -60,6 +61,8 @@ pub(crate) struct SendOptions {
     /// Limit for the wait for the response head; the caller bounds it if `None`.
     pub(crate) timeout: Option<Duration>,
     pub(crate) when_full: WhenFull,
+    /// The call that the request is a part of, for the recorder.
+    pub(crate) mark: Mark,
 }
 
 /// Where a redirect leads, and for how long.
@@ -162,7 +165,7 @@ impl HttpClient {
         for _ in 0..=MAX_REDIRECTS {
             let mut request = self.encode(&endpoint, &verb, &headers, &body);
             request.in_flight.clone_from(&options.in_flight);
-            request.when_full = options.when_full;
+            (request.when_full, request.mark) = (options.when_full, options.mark);
             let response = self.send_once(&endpoint, &request, options.timeout).await?;
             let Some(redirect) = redirect(&endpoint.url, &response.head)? else { return Ok((response, endpoint)) };
             tracing::debug!(from = %redacted(&endpoint.url), status = %response.head.status(), "redirect followed within the origin");
@@ -244,7 +247,8 @@ impl HttpClient {
             true => head.extend_from_slice(body),
             false => rest = body.clone(),
         }
-        EncodedRequest { verb: verb.clone(), head, body: rest, in_flight: None, when_full: WhenFull::Wait }
+        let (when_full, mark) = (WhenFull::Wait, Mark::NONE);
+        EncodedRequest { verb: verb.clone(), head, body: rest, in_flight: None, when_full, mark }
     }
 
     /// Reads a whole body within `timeout`.

@@ -17,6 +17,7 @@ use super::connection::{EncodedRequest, Http1Connection, HttpResponse, PendingRe
 use super::connector::{self, BoxError};
 use super::limit::{ConnectionLimit, DEFAULT_CONNECTIONS_PER_ORIGIN, Granted, MAX_WAITING_REQUESTS, WhenFull};
 use crate::metrics::SharedCounter;
+use crate::recorder::{self, NoteKind};
 
 /// Requests that were sent again, because the idle connection that they were to use was closed.
 pub static SENT_AGAIN: SharedCounter = SharedCounter::new();
@@ -148,7 +149,7 @@ impl Pool {
         loop {
             let (connection, age) = match self.take_idle() {
                 Some(connection) => (connection, ConnectionAge::Reused),
-                None => Box::pin(self.acquire(request.when_full, connect_timeout)).await?,
+                None => Box::pin(self.acquire_noted(request, connect_timeout)).await?,
             };
             let pending = PendingResponse::new(connection, request.in_flight.clone());
             match pending.send(request).await {
@@ -167,6 +168,18 @@ impl Pool {
     /// Takes the most recently used idle connection of this worker that can be reused.
     fn take_idle(&self) -> Option<Box<Http1Connection>> {
         self.idle[current_shard()].take_reusable()
+    }
+
+    /// Like [`Self::acquire`]; the recorder is told how long it takes.
+    async fn acquire_noted(
+        &self,
+        request: &EncodedRequest,
+        connect_timeout: Duration,
+    ) -> Result<(Box<Http1Connection>, ConnectionAge), PoolError> {
+        recorder::note_connecting(request.mark, NoteKind::Opening);
+        let acquired = self.acquire(request.when_full, connect_timeout).await;
+        recorder::note_connecting(request.mark, NoteKind::Opened);
+        acquired
     }
 
     /// Opens a connection, or waits for one where all that the origin may have are in use.
@@ -306,6 +319,7 @@ fn origin(url: &Uri) -> Uri {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorder::Mark;
     use bytes::Bytes;
     use http::Method as Verb;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -407,7 +421,8 @@ mod tests {
 
     fn get_request(path: &str) -> EncodedRequest {
         let head = format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n").into_bytes();
-        EncodedRequest { verb: Verb::GET, head, body: Bytes::new(), in_flight: None, when_full: WhenFull::Wait }
+        let (when_full, mark) = (WhenFull::Wait, Mark::NONE);
+        EncodedRequest { verb: Verb::GET, head, body: Bytes::new(), in_flight: None, when_full, mark }
     }
 
     async fn get(pool: &Arc<Pool>, path: &str) -> HttpResponse {
@@ -595,7 +610,7 @@ mod tests {
     fn post_request(body: &'static [u8]) -> EncodedRequest {
         let head = format!("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
         let body = Bytes::from_static(body);
-        EncodedRequest { verb: Verb::POST, head, body, in_flight: None, when_full: WhenFull::Wait }
+        EncodedRequest { verb: Verb::POST, head, body, in_flight: None, when_full: WhenFull::Wait, mark: Mark::NONE }
     }
 
     async fn read_request_head(stream: &mut BufReader<tokio::net::TcpStream>) {

@@ -33,7 +33,7 @@ use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::batch::{MessageParser, Received};
 use crate::mcp_client::connection::RequestHeaders;
 use crate::mcp_client::pending_calls::MAX_OPEN_SERVER_REQUESTS;
-use crate::mcp_client::server_notes::{note_answer, note_request, note_response_head};
+use crate::mcp_client::server_notes::{note_answer, note_failure, note_request, note_response_head};
 use crate::mcp_client::session_resumption::ResumableSession;
 use crate::mcp_client::target::{Address, ConnectionSettings};
 use crate::mcp_client::unsolicited::{Unsolicited, UnsolicitedSender};
@@ -345,9 +345,9 @@ impl StreamableClient {
                 self.put_request_headers(head, request, headers, session.id());
                 note_request(mark, head, &body);
             };
-            let in_flight = self.in_flight(&session);
-            let options = SendOptions { in_flight, timeout, when_full: WhenFull::Wait };
-            let mut response = self.http.send_with(options, Verb::POST, put_headers, body.clone()).await?;
+            let options = SendOptions { in_flight: self.in_flight(&session), timeout, mark, ..SendOptions::default() };
+            let sent = self.http.send_with(options, Verb::POST, put_headers, body.clone()).await;
+            let mut response = sent.inspect_err(|error| note_failure(mark, error))?;
             drop(session);
             let status = response.head.status();
             if status.is_success() {
@@ -424,7 +424,7 @@ impl StreamableClient {
         };
         let (in_flight, timeout) = (self.in_flight(&session), Some(self.settings.idle_timeout));
         // Calls that hold all connections may wait for this message.
-        let options = SendOptions { in_flight, timeout, when_full: WhenFull::Exceed };
+        let options = SendOptions { in_flight, timeout, when_full: WhenFull::Exceed, ..SendOptions::default() };
         let response = self.http.send_with(options, Verb::POST, headers, message).await?;
         let status = response.head.status();
         if status.is_success() {
@@ -526,7 +526,7 @@ impl StreamableClient {
             }
         };
         let in_flight = self.in_flight(&session);
-        let options = SendOptions { in_flight, timeout: Some(timeout), when_full: WhenFull::Wait };
+        let options = SendOptions { in_flight, timeout: Some(timeout), ..SendOptions::default() };
         let mut response = self.http.send_with(options, Verb::GET, headers, Bytes::new()).await?;
         drop(session);
         let status = response.head.status();

@@ -7,8 +7,10 @@ use rialto::dialect::Revision;
 use rialto::inbound::Inbound;
 use rialto::recorder::{SummaryField, Way, Wire};
 use rialto::recording::{
-    CallLog, MessageForm, RecordedMessage, RowEvents, RowMaker, StoredCall, changes_of, messages_of,
+    CallLog, ChangeKind, MessageChange, MessageForm, RecordedMessage, RowEvents, RowMaker, StoredCall, changes_of,
+    messages_of,
 };
+use serde_json::Value;
 
 use super::Testbed;
 use super::feature_checks::{Cell, until};
@@ -42,8 +44,8 @@ impl RowEvents for NoEvents {
 
     fn gone(&self, _: &str) {}
 
-    fn lost(&self, count: u64, why: &str) {
-        panic!("{count} lost: {why}");
+    fn lost(&self, count: Option<u64>, why: &str) {
+        panic!("{count:?} lost: {why}");
     }
 }
 
@@ -156,13 +158,58 @@ impl Seen<'_> {
             let revision = |field| call.field(field).and_then(Revision::parse);
             let revisions = revision(SummaryField::ClientRevision).zip(revision(SummaryField::ServerRevision));
             let messages = messages_of(call);
-            for change in changes_of(&messages, revisions).iter().filter(|change| change.why.is_none()) {
+            let changes = changes_of(&messages, revisions);
+            faults.extend(not_reproduced(&messages, &changes));
+            for change in changes.iter().filter(|change| change.why.is_none()) {
                 let text = |n: Option<usize>| n.map(|n| String::from_utf8_lossy(&messages[n].text).into_owned());
                 let [client, server] = change.messages.map(text);
                 faults.push(format!("no reason for {} {:?}\n    {client:?}\n    {server:?}", change.path, change.kind));
             }
         }
         faults
+    }
+}
+
+/// Pairs of messages of which one, with the changes applied, is not the other.
+fn not_reproduced(messages: &[RecordedMessage], changes: &[MessageChange]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let pairs = messages.iter().enumerate().filter(|(_, one)| one.wire == Wire::Server);
+    for (at, (server, client)) in pairs.filter_map(|(at, one)| Some((at, (one, one.with?)))) {
+        let parsed = |one: &RecordedMessage| serde_json::from_slice::<Value>(&one.text).ok();
+        let Some((to_server, to_client)) = parsed(server).zip(parsed(&messages[client])) else { continue };
+        let (from, to) = if server.way == Way::Out { (to_client, to_server) } else { (to_server, to_client) };
+        let of_pair = changes.iter().filter(|change| change.messages == [Some(client), Some(at)]);
+        let mut made = from.clone();
+        for change in of_pair {
+            apply(&mut made, &to, change);
+        }
+        if made != to {
+            faults.push(format!("with its changes applied\n    {from}\n  is\n    {made}\n  and not\n    {to}"));
+        }
+    }
+    faults
+}
+
+/// Applies a change to the message that came; what was put in or changed is taken from the message that was sent.
+fn apply(made: &mut Value, sent: &Value, change: &MessageChange) {
+    let Some((parent, key)) = change.path.rsplit_once('/') else {
+        *made = sent.clone();
+        return;
+    };
+    let key = key.replace("~1", "/").replace("~0", "~");
+    match (made.pointer_mut(parent), change.kind) {
+        (Some(Value::Object(members)), ChangeKind::Stays) => {
+            members.remove(&key).unwrap_or_else(|| panic!("{} does not come", change.path));
+        }
+        (Some(Value::Object(members)), kind) => {
+            let value = sent.pointer(&change.path).unwrap_or_else(|| panic!("{} is not sent", change.path));
+            let before = members.insert(key, value.clone());
+            assert_eq!(before.is_some(), kind == ChangeKind::Changed, "{change:?}");
+        }
+        (Some(Value::Array(items)), ChangeKind::Changed) => {
+            items[key.parse::<usize>().unwrap()] = sent.pointer(&change.path).unwrap().clone();
+        }
+        (other, _) => panic!("{change:?} of {other:?}"),
     }
 }
 
