@@ -4,6 +4,7 @@ mod access;
 mod api;
 mod checklist;
 mod configuration;
+mod privacy;
 mod why;
 
 use std::sync::LazyLock;

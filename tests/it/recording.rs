@@ -1,11 +1,50 @@
 //! Recorded calls: what has a row, what is shown of it, and what recording leaves behind.
 
+mod replayed;
+mod rows;
+
 use std::time::Duration;
 
 use rialto::recording::{BodyAccess, BodyRule, CallFilter, RecordMode, StoredCall};
 use serde_json::{Value, json};
 
+use crate::console::{asked, get};
 use crate::harness::{PER_REQUEST, Rialto, TEST_TIMEOUT};
+
+/// Rows of the API for a query, once as many have ended.
+async fn ended_rows(rialto: &Rialto, query: &str, count: usize) -> Vec<Value> {
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+    let words: String = url::form_urlencoded::byte_serialize(query.as_bytes()).collect();
+    loop {
+        let found = get(rialto, &format!("calls?limit=500&q={words}")).await;
+        let ended: Vec<Value> =
+            found["items"].as_array().unwrap().iter().filter(|row| row["done"] == true).cloned().collect();
+        if ended.len() >= count {
+            return ended;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{query}: {found:#}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The only row of a query, with its messages.
+async fn only_detail(rialto: &Rialto, query: &str) -> Value {
+    let found = ended_rows(rialto, query, 1).await;
+    assert_eq!(found.len(), 1, "{query}: {found:#?}");
+    get(rialto, &format!("calls/{}", found[0]["id"].as_str().unwrap())).await
+}
+
+/// Shows bodies of calls from now on.
+async fn show_bodies(rialto: &Rialto) {
+    let (status, shown) = asked(rialto, "PUT", "recording").body("{\"bodies\": true}").json().await;
+    assert_eq!((status, &shown["bodies"]), (200, &json!(true)));
+}
+
+/// Messages of a call on one wire that went one way.
+fn messages<'d>(detail: &'d Value, wire: &str, way: &str) -> Vec<&'d Value> {
+    let all = detail["messages"].as_array().unwrap().iter();
+    all.filter(|one| one["wire"] == wire && one["way"] == way).collect()
+}
 
 /// Rows of a gateway, once there are as many that match.
 async fn rows(rialto: &Rialto, query: &str, count: usize) -> Vec<Value> {
@@ -89,22 +128,6 @@ async fn a_recorder_that_is_off_stays_off() {
     call(&rialto, "unseen").await;
     assert!(!rialto.inbound.calls.state().is_on);
     assert!(rialto.inbound.calls.newest(u64::MAX, |_| true, 10).is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn refused_requests_have_a_row_and_a_reason() {
-    let rialto = Rialto::with(|settings| settings.inbound.limits.body_bytes = 1000).await;
-    rialto.inbound.calls.wait_until_on().await;
-    let _ = rialto.send("POST", "/mcp/nowhere").header("content-type", "application/json").body("{}").go().await;
-    let long = format!("{{\"x\":\"{}\"}}", "x".repeat(2000));
-    let accept = "application/json, text/event-stream";
-    let request = rialto.send("POST", "/mcp").header("content-type", "application/json").header("accept", accept);
-    let _ = request.body(long).go().await;
-    let found = rows(&rialto, "outcome:refused", 2).await;
-    let mut statuses: Vec<i64> = found.iter().map(|row| row["error"]["status"].as_i64().unwrap()).collect();
-    statuses.sort_unstable();
-    assert_eq!(statuses, [404, 413]);
-    assert!(found.iter().any(|row| row["error"]["message"] == "Not Found"), "{found:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,19 +44,29 @@ const CHECKLIST: &[Rule] = &[
             "bridge::both_wires::both_wires_are_recorded_byte_for_byte_in_every_cell_and_every_difference_has_a_reason",
         ),
     ),
-    (10, "changes applied to one side give the other", NotYet("changes are found and explained, but not applied back")),
+    (
+        10,
+        "changes applied to one side give the other",
+        Test(
+            "bridge::both_wires::both_wires_are_recorded_byte_for_byte_in_every_cell_and_every_difference_has_a_reason",
+        ),
+    ),
     (11, "the parts of the time are the whole", Test("recording::values_are_shown_only_with_bodies_and_secrets_never")),
-    (12, "a call over two rounds is one row", NotYet("recorded so in the matrix, but no test looks at the row")),
+    (
+        12,
+        "a call over two rounds is one row",
+        Test("recording::rows::a_call_of_two_rounds_is_one_row_with_two_request_names"),
+    ),
     (13, "a resumed stream shows from where, and what came again", NotYet("no test resumes while it is recorded")),
     (
         14,
-        "refused calls (404, 413) have a row and a reason",
-        Test("recording::refused_requests_have_a_row_and_a_reason"),
+        "refused calls (401, 403, 404, 413 and others) have a row and a reason",
+        Test("recording::rows::requests_that_are_refused_have_a_row_with_their_status"),
     ),
     (
         14,
-        "cancelled, timed-out, never-sent, 401 and 403 have a row and a reason",
-        NotYet("no test makes them while they are recorded"),
+        "cancelled, timed-out and never-sent calls have a row and a reason",
+        Test("recording::rows::calls_that_are_cancelled_timed_out_or_never_sent_have_a_row_and_a_reason"),
     ),
     (
         15,
@@ -64,21 +74,19 @@ const CHECKLIST: &[Rule] = &[
         Test("console_page::modules_without_a_document_and_the_budgets_of_files"),
     ),
     (15, "numbers are shown as they came, by the API", Test("recording::redaction::other_bytes_stay_as_they_came")),
-    (16, "batches show each message", NotYet("no test sends a batch while it is recorded")),
+    (16, "batches show each message", Test("recording::rows::a_batch_of_2025_03_26_shows_each_of_its_messages")),
+    (17, "stdio clients are recorded", Test("recording::rows::calls_over_stdio_are_recorded")),
+    (17, "HTTP/2 clients are recorded", Test("recording::rows::calls_over_http2_are_recorded")),
     (
-        17,
-        "stdio clients are recorded",
-        Test(
-            "bridge::both_wires::both_wires_are_recorded_byte_for_byte_in_every_cell_and_every_difference_has_a_reason",
-        ),
+        18,
+        "replay gives an equal result on both sides, in each revision",
+        Test("recording::replayed::a_replay_of_either_side_gives_the_same_result_in_each_revision"),
     ),
-    (17, "HTTP/2 clients are recorded", NotYet("no test records a client of HTTP/2")),
-    (18, "replay gives an equal result on both sides, in each revision", NotYet("no test replays a call")),
     // Privacy.
     (
         19,
         "a secret of the file is in no answer, event, export or log",
-        NotYet("members named like secrets are tested, values of the file not in all these places"),
+        Test("console::privacy::a_secret_of_the_file_is_in_no_answer_event_export_or_log"),
     ),
     (
         20,
@@ -92,10 +100,14 @@ const CHECKLIST: &[Rule] = &[
     ),
     (
         22,
-        "whole session ids are in no answer",
-        Test("recording::redaction::ids_are_shortened_so_that_equal_ones_look_equal"),
+        "whole session ids and states are in no answer",
+        Test("console::privacy::whole_ids_of_sessions_and_request_states_are_in_no_answer"),
     ),
-    (23, "nothing of the traffic is written to disk", NotYet("no test looks at what a recording gateway writes")),
+    (
+        23,
+        "nothing of the traffic is written to disk",
+        Test("console::privacy::nothing_of_the_traffic_is_written_to_disk"),
+    ),
     (
         24,
         "members named like secrets, and their false friends",
