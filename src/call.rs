@@ -26,6 +26,7 @@ use crate::access_log::AccessRecord;
 use crate::dialect::Revision;
 use crate::failure::Failure;
 use crate::identity::{CallerId, Identity};
+use crate::metrics::OperationTarget;
 use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Payload, Raw, code};
 use crate::recorder::Mark;
 use crate::trace::{CallTrace, RemoteParent};
@@ -119,6 +120,8 @@ pub struct Call {
     pub delivery: AnswerDelivery,
     /// The trace that the call belongs to.
     pub trace: CallTrace,
+    /// The tool or prompt in metrics, as the client names it; `None` where it was not looked up.
+    pub target_label: Option<OperationTarget>,
 }
 
 /// What rate limits have to do with a call. Dropping it ends the time that the call counts as in flight.

@@ -204,6 +204,7 @@ impl Client {
             limits: None,
             delivery: AnswerDelivery::Whole,
             trace: CallTrace::PassedOn,
+            target_label: None,
         }
     }
 
@@ -325,6 +326,7 @@ async fn run_unsolicited(
                         limits: None,
                         delivery: AnswerDelivery::Whole,
                         trace: CallTrace::PassedOn,
+                        target_label: None,
                     };
                     let mut replies = connection.call(call);
                     while replies.next().await.is_some() {}

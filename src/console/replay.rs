@@ -85,6 +85,7 @@ pub(super) async fn replay(request: AdminRequest) -> ApiResult {
         limits: None,
         delivery: AnswerDelivery::Whole,
         trace: CallTrace::default(),
+        target_label: None,
     };
     let id = calls.rows(request.console.node()).id(record.mark().number());
     tracing::info!(operator = %request.operator.name, call = request.parameter(0), "call replayed");

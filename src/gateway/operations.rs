@@ -1,9 +1,7 @@
 //! What metrics know of the operations of a group: requests of its clients, and requests to its servers.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::group::Group;
 use super::name_mapping::NameMapping;
@@ -11,7 +9,7 @@ use super::names::prefixed_name;
 use crate::call::{Call, Caller, InputClock};
 use crate::dialect::Revision;
 use crate::metrics::{
-    NetworkTransport, OperationError, OperationLabels, OperationMetrics, OperationSide, OperationTarget,
+    CallMetrics, NetworkTransport, OperationError, OperationLabels, OperationMetrics, OperationSide, OperationTarget,
 };
 use crate::protocol::{ErrorObject, Key, Method, Outcome, Payload};
 use crate::upstream::{Leg, List};
@@ -31,6 +29,7 @@ pub struct ServerOperation {
 pub(super) struct ClientOperation<'c> {
     pub(super) call: &'c Call,
     pub(super) leg: &'c Leg,
+    pub(super) metrics: &'c CallMetrics,
     pub(super) name_mapping: &'c NameMapping,
     /// The revision of the connection, if there was one.
     pub(super) revision: Option<Revision>,
@@ -70,7 +69,7 @@ impl Group {
             method: OperationMetrics::method(method.known_name()),
             target: self.operation_target(method, params, exposed),
             error: None,
-            revision: revision.map(Revision::as_str),
+            revision,
             // A request that no connection brought came over standard input.
             transport: Some(if caller.peer.is_some() { NetworkTransport::Tcp } else { NetworkTransport::Pipe }),
         };
@@ -81,16 +80,19 @@ impl Group {
     /// Measures a request to a server.
     pub(super) fn record_client_operation(&self, operation: &ClientOperation<'_>) {
         let (call, leg) = (operation.call, operation.leg);
-        let exposed = |name: &str| match &operation.name_mapping.prefix {
-            Some(prefix) => prefixed_name(prefix, name),
-            None => name.to_owned(),
+        let look_up =
+            |exposed: &dyn Fn(&str) -> String| self.operation_target(&call.method, call.params.as_ref(), exposed);
+        let target = match &operation.name_mapping.prefix {
+            Some(prefix) => look_up(&|name| prefixed_name(prefix, name)),
+            // The server has the name that the client used.
+            None => call.target_label.or_else(|| look_up(&str::to_owned)),
         };
         let labels = OperationLabels {
-            place: self.shared.metrics.operations().place(leg.name()),
+            place: operation.metrics.place(|| self.shared.metrics.operations().place(leg.name())),
             method: OperationMetrics::method(call.method.known_name()),
-            target: self.operation_target(&call.method, call.params.as_ref(), exposed),
+            target,
             error: operation.error,
-            revision: operation.revision.map(Revision::as_str),
+            revision: operation.revision,
             transport: match leg.spec() {
                 spec if spec.is_local() => None,
                 spec if spec.is_child() => Some(NetworkTransport::Pipe),
@@ -124,6 +126,11 @@ impl Group {
 }
 
 impl ServerOperation {
+    /// The tool or prompt that it is about.
+    pub fn target(&self) -> Option<OperationTarget> {
+        self.labels.target
+    }
+
     /// The group that serves it.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
@@ -136,14 +143,16 @@ impl ServerOperation {
         }
     }
 
-    /// Ends the operation with what the client is told.
+    /// Ends the operation with what the client is told, unless it has ended.
     pub fn end(&mut self, method: &Method, outcome: &Outcome) {
-        self.record(outcome_error(method, outcome));
+        if !self.is_recorded {
+            self.record(outcome_error(method, outcome));
+        }
     }
 
     /// Ends the operation of a request that got a result.
     pub fn succeed(&mut self, revision: Revision) {
-        self.labels.revision = Some(revision.as_str());
+        self.labels.revision = Some(revision);
         self.record(None);
     }
 

@@ -274,7 +274,14 @@ impl RequestContext<'_> {
         let share = share.map_err(Rejection::OverRateLimit)?;
         let by = (&self.caller, share.clone(), self.delivery());
         let mut encoder = ReplyEncoder::in_session(session, &request, &self.group, &self.caller);
-        let mut replies = session_messages::handle_request(self.inbound, session, &self.group, &request, by);
+        let mut replies = session_messages::handle_request(
+            self.inbound,
+            session,
+            &self.group,
+            &request,
+            by,
+            encoder.operation.target(),
+        );
         if let Some(answer) = replies.take_ready() {
             return self.answer(&mut encoder, answer);
         }
@@ -390,8 +397,14 @@ impl RequestContext<'_> {
                     Ok(((guard, in_flight), share)) => {
                         let by = (&self.caller, share, AnswerDelivery::Whole);
                         let mut encoder = ReplyEncoder::in_session(&session, &request, &self.group, &self.caller);
-                        let mut replies =
-                            session_messages::handle_request(self.inbound, &session, &self.group, &request, by);
+                        let mut replies = session_messages::handle_request(
+                            self.inbound,
+                            &session,
+                            &self.group,
+                            &request,
+                            by,
+                            encoder.operation.target(),
+                        );
                         match replies.take_ready() {
                             Some(answer) => responses.push(encoder.response(answer)),
                             None => calls.push(RunningCall { guard, replies, encoder, in_flight }),

@@ -36,6 +36,7 @@ pub(super) fn into_call(request: Request, checked: CheckedRequest, caller: Arc<C
         limits: None,
         delivery: AnswerDelivery::Whole,
         trace: CallTrace::PassedOn,
+        target_label: None,
     }
 }
 
@@ -140,6 +141,7 @@ async fn answer_call(context: &RequestContext<'_>, mut call: Call) -> Result<Res
     context.group.begin_span(&mut call);
     let target = (&call.method, call.params.as_ref());
     let operation = context.group.begin_operation(target, Some(call.client.revision), &context.caller);
+    call.target_label = operation.target();
     let mut replies = context.group.handle(&call);
     let mut encoder = ReplyEncoder::of_call(call, operation);
     let sse_after = context.inbound.settings().sse_after;

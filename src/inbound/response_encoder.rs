@@ -52,8 +52,10 @@ impl ReplyEncoder {
         }
     }
 
-    /// Converts an outcome to the client's revision.
-    pub(super) fn outcome(&self, answer: Answer) -> Outcome {
+    /// Ends the operation, and converts an outcome to the client's revision. In this order: a converted result has no index
+    /// of its members.
+    pub(super) fn outcome(&mut self, answer: Answer) -> Outcome {
+        self.operation.end(&self.method, &answer.outcome);
         to_client::convert_outcome(
             answer.outcome,
             &self.method,

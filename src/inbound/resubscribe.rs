@@ -95,7 +95,7 @@ impl Inbound {
                 return false; // the client renewed or cancelled the subscription itself, or the session moved
             }
             let by = (caller, None, AnswerDelivery::Whole);
-            let replies = session_messages::handle_request(self, session, group, &request, by);
+            let replies = session_messages::handle_request(self, session, group, &request, by, None);
             if ends_with_result(replies).await {
                 session.notify(ChangeEvent::ResourceUpdated(uri.into()).notification());
                 return true;

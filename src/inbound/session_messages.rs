@@ -16,6 +16,7 @@ use crate::dialect::{Era, Revision, has_method, meta, negotiate, to_client};
 use crate::failure::QuotaReached;
 use crate::gateway::{Group, TracedRequest};
 use crate::identity::Identity;
+use crate::metrics::OperationTarget;
 use crate::policy::{AdmittedShare, CallerPermit, LimitExcess, LimitedRequest, NotAdmitted, Permit, QuotaKey};
 use crate::protocol::method::MethodRoute;
 use crate::protocol::{
@@ -167,6 +168,7 @@ pub(super) fn handle_request(
     group: &Arc<Group>,
     request: &Request,
     (caller, share, delivery): (&Arc<Caller>, AdmittedShare, AnswerDelivery),
+    target_label: Option<OperationTarget>,
 ) -> Replies {
     let Some(client) = session.client() else {
         return match request.method {
@@ -205,6 +207,7 @@ pub(super) fn handle_request(
         limits: share,
         delivery,
         trace: CallTrace::PassedOn,
+        target_label,
     };
     group.begin_span(&mut call);
     group.handle(&call)

@@ -205,7 +205,8 @@ async fn answer_request(
             }
         };
         let by = (caller, share.clone(), AnswerDelivery::Whole);
-        let mut replies = session_messages::handle_request(inbound, session, group, request, by);
+        let mut replies =
+            session_messages::handle_request(inbound, session, group, request, by, encoder.operation.target());
         if let Some(answer) = replies.take_ready() {
             deliver(session, caller, encoder.response(answer)).await;
             return true;

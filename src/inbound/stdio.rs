@@ -245,6 +245,7 @@ impl StdioConnection {
         self.group.begin_span(&mut call);
         let operation =
             self.group.begin_operation((&call.method, call.params.as_ref()), Some(call.client.revision), &call.caller);
+        call.target_label = operation.target();
         let replies = self.group.handle(&call);
         let encoder = ReplyEncoder::of_call(call, operation);
         let mut running = RunningCall { guard, replies, encoder, in_flight };

@@ -197,6 +197,7 @@ impl Connection {
             limits: None,
             delivery: AnswerDelivery::Whole,
             trace: CallTrace::PassedOn,
+            target_label: None,
         }
     }
 

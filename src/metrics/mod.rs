@@ -121,7 +121,11 @@ pub struct DecisionMetrics([OnceLock<Counter>; DECISION_OUTCOMES_MAX]);
 /// The metrics of the calls from one group to one upstream. Caches the metric handles of the first methods
 /// seen, so that counting a call clones no name.
 #[derive(Debug, Default)]
-pub struct CallMetrics([OnceLock<(&'static str, MethodMetrics)>; CACHED_METHODS_MAX]);
+pub struct CallMetrics {
+    methods: [OnceLock<(&'static str, MethodMetrics)>; CACHED_METHODS_MAX],
+    /// The upstream in metrics of operations.
+    place: OnceLock<LabelName>,
+}
 
 /// The metric handles of one method.
 #[derive(Debug, Default)]
@@ -140,6 +144,13 @@ const CACHED_ADMISSIONS_MAX: usize = 16;
 const DECISION_OUTCOMES_MAX: usize = 8;
 /// The value of labels whose series are too many.
 const OVERFLOW: &str = "_other";
+
+impl CallMetrics {
+    /// The number of the upstream, looked up once.
+    pub fn place(&self, look_up: impl FnOnce() -> LabelName) -> LabelName {
+        *self.place.get_or_init(look_up)
+    }
+}
 
 impl CallOutcome {
     const ALL: [Self; 5] = [Self::Ok, Self::ToolError, Self::Error, Self::Unavailable, Self::Cancelled];
@@ -188,7 +199,7 @@ impl Metrics {
         outcome: CallOutcome,
     ) {
         let counter = || self.outcome_counter(labels, method, outcome);
-        let known = cached.0.iter().map(|slot| slot.get_or_init(|| (method, MethodMetrics::default())));
+        let known = cached.methods.iter().map(|slot| slot.get_or_init(|| (method, MethodMetrics::default())));
         match known.into_iter().find(|(name, _)| *name == method) {
             Some((_, metrics)) => metrics.outcome_counters[outcome as usize].get_or_init(counter).increment(),
             None => counter().increment(),

@@ -31,6 +31,7 @@ impl ForwardedCall {
         self.group.record_client_operation(&ClientOperation {
             call: &self.call,
             leg: &self.leg,
+            metrics: &self.metrics,
             name_mapping: &self.name_mapping,
             revision: self.server_revision,
             error,
