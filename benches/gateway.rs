@@ -55,6 +55,8 @@ mod starts;
 mod tables;
 #[path = "gateway/targets.rs"]
 mod targets;
+#[path = "gateway/telemetry.rs"]
+mod telemetry;
 #[path = "common/turn.rs"]
 mod turn;
 #[path = "gateway/upstream.rs"]
@@ -106,6 +108,9 @@ fn run_plan(plan: &Plan) -> Result<(), Failure> {
 /// Contenders that cannot be installed or started, with the reason.
 fn missing(plan: &Plan) -> Vec<Missing> {
     let mut missing = Vec::new();
+    if !plan.parts.iter().any(|part| part.compares()) {
+        return missing;
+    }
     for contender in contenders(plan) {
         let why = match contender.front {
             Frontend::Other(other) => other.install().err().map(|error| error.to_string()),
@@ -148,6 +153,18 @@ async fn run_all(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(), Failure>
              column is divided round by round."
         );
         document.put("guards", &how, &guards::table(&measured));
+    }
+    if plan.has(Part::Telemetry) && plan.wants(Frontend::Rialto) {
+        let measured = telemetry::measure(plan).await?;
+        targets.telemetry(&telemetry::ratios(&measured));
+        let plan::Pairs { sessions, rounds, calls, .. } = plan.pairs;
+        let how = format!(
+            "The same call in gateways that are seen in different ways. {sessions} sessions, answers of {} bytes in JSON, \
+             {rounds} rounds of {calls} calls. The last column is divided round by round: by the gateway that nobody sees, \
+             or of that one by the other build.",
+            telemetry::ANSWER_BYTES
+        );
+        document.put("telemetry", &how, &telemetry::table(&measured));
     }
     if plan.has(Part::Memory) {
         let measured = memory::measure(plan, missing).await?;

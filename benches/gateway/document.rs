@@ -9,11 +9,12 @@ use crate::fronts::Frontend;
 use crate::spread::{compiler, machine, today};
 
 /// Sections in order: name, title, introduction.
-const SECTIONS: [(&str, &str, &str); 8] = [
+const SECTIONS: [(&str, &str, &str); 9] = [
     ("targets", "Targets", ""),
     ("calls", "Calls", "![Processor time and latency of a call through each gateway](performance.svg)\n\n"),
     ("pairs", "Clients and servers of the same and of different eras", ""),
     ("guards", "Credentials, rules and limits", ""),
+    ("telemetry", "Console, traces and access log", ""),
     ("memory", "Memory", ""),
     ("lists", "Merged lists", ""),
     ("starts", "Starts and sizes", ""),

@@ -19,6 +19,8 @@ pub(crate) enum Part {
     Pairs,
     /// Calls with and without credentials, rules and limits.
     Guards,
+    /// Calls that nobody sees, and such that are watched, traced or logged.
+    Telemetry,
     /// Resident memory.
     Memory,
     /// Merged lists of tools.
@@ -28,13 +30,20 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 6] = [Self::Calls, Self::Pairs, Self::Guards, Self::Memory, Self::Lists, Self::Starts];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Calls, Self::Pairs, Self::Guards, Self::Telemetry, Self::Memory, Self::Lists, Self::Starts];
+
+    /// Whether other gateways are measured, too.
+    pub(crate) fn compares(self) -> bool {
+        matches!(self, Self::Calls | Self::Memory | Self::Starts)
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Calls => "calls",
             Self::Pairs => "pairs",
             Self::Guards => "guards",
+            Self::Telemetry => "telemetry",
             Self::Memory => "memory",
             Self::Lists => "lists",
             Self::Starts => "starts",
@@ -142,7 +151,7 @@ impl Plan {
             repeats: 3,
             crowds: [1_000, 10_000],
             streams: 1_000,
-            pairs: Pairs { rounds: 21, calls: 3_200, sessions: 64, bytes: 100 },
+            pairs: Pairs { rounds: 21, calls: 16_000, sessions: 64, bytes: 100 },
             under: Vec::new(),
             beside: None,
             curve: None,
@@ -242,6 +251,7 @@ impl Plan {
         part(Part::Calls, calls * 5 / 4 + Duration::from_secs(10) * count)
             + part(Part::Pairs, Duration::from_millis(3) * (self.pairs.rounds * self.pairs.calls / 100) as u32)
             + part(Part::Guards, Duration::from_millis(3) * (self.pairs.rounds * self.pairs.calls / 100) as u32)
+            + part(Part::Telemetry, Duration::from_millis(3) * (self.pairs.rounds * self.pairs.calls / 100) as u32)
             + part(Part::Memory, Duration::from_secs(15) * (count + repeats))
             + part(Part::Lists, turns * 8)
             + part(Part::Starts, Duration::from_millis(1_500) * count * (repeats + 2))

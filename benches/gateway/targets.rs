@@ -13,6 +13,7 @@ use crate::plan::{ERAS, Scenario};
 use crate::spread::{Spread, today};
 use crate::starts::Start;
 use crate::tables::{find, of, one_upstream, ratio};
+use crate::telemetry::Telemetry;
 use crate::turn::Turn;
 use crate::upstream::{ResponseFormat, UpstreamTransport};
 
@@ -26,13 +27,18 @@ const NEXT: Target = ("calls per CPU second, 100 B, 16 sessions", "at least 5 ti
 const BRIDGE: Target = ("CPU of a bridged call", "at most 1.3 times the mean of those that are not");
 const KEY: Target = ("CPU of a call with an API key", "at most 1.05 times that without");
 const TOKEN: Target = ("CPU of a call with a JWT, ten rules and two limits", "at most 1.10 times that without");
+const WATCHED: Target =
+    ("CPU of a call that a viewer of the console watches, 300 B", "at most 1.05 times that of one unseen");
+const TRACED: Target = ("CPU of a call where 1 % are traced", "at most 1.02 times that of one unseen");
+const LOGGED: Target = ("CPU of a call with an access log in a file", "at most 1.05 times that of one unseen");
 const SESSION: Target = ("an idle session", "at most 2 KiB");
 const STREAM: Target = ("an open stream", "at most 24 KiB");
 const LIST: Target = ("CPU of a merged list of 50 upstreams", "at most 1.5 times the same list of one");
 const START: Target = ("start to first answer", "less than 100 ms");
 const FLAT: Target = ("memory over ten million calls", "flat: at the end at most 5% above the first tenth");
 
-const ALL: [Target; 12] = [SMALL, LARGE, LATE, NEXT, BRIDGE, KEY, TOKEN, SESSION, STREAM, LIST, START, FLAT];
+const ALL: [Target; 15] =
+    [SMALL, LARGE, LATE, NEXT, BRIDGE, KEY, TOKEN, WATCHED, TRACED, LOGGED, SESSION, STREAM, LIST, START, FLAT];
 
 /// Results by target.
 #[derive(Debug, Default)]
@@ -83,6 +89,17 @@ impl Targets {
     pub(crate) fn guards(&mut self, ratios: &[(&'static str, String, Spread)]) {
         for (target, most, is_key) in [(KEY, 1.05, true), (TOKEN, 1.10, false)] {
             let of_kind = ratios.iter().filter(|(label, ..)| (*label == "API key") == is_key);
+            let measured: Vec<_> = of_kind.map(|(_, name, spread)| (name.clone(), *spread)).collect();
+            self.judge(target, &measured, |ratio| ratio <= most);
+        }
+    }
+
+    /// Checks calls that are watched, traced and logged against those that are not.
+    pub(crate) fn telemetry(&mut self, ratios: &[(Telemetry, String, Spread)]) {
+        for (target, kind, most) in
+            [(WATCHED, Telemetry::Watched, 1.05), (TRACED, Telemetry::Traced, 1.02), (LOGGED, Telemetry::Logged, 1.05)]
+        {
+            let of_kind = ratios.iter().filter(|(telemetry, ..)| *telemetry == kind);
             let measured: Vec<_> = of_kind.map(|(_, name, spread)| (name.clone(), *spread)).collect();
             self.judge(target, &measured, |ratio| ratio <= most);
         }
