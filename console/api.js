@@ -30,7 +30,9 @@ export function setKey(value) {
     try {
         if (value) sessionStorage.setItem(STORED, value);
         else sessionStorage.removeItem(STORED);
-    } catch { /* Without storage the key lasts until the page is reloaded. */ }
+    } catch {
+        /* Without storage the key lasts until the page is reloaded. */
+    }
 }
 
 channel?.addEventListener('message', ({ data }) => {
@@ -48,7 +50,9 @@ export async function findKey() {
     }
     try {
         key = sessionStorage.getItem(STORED) ?? '';
-    } catch { /* As above. */ }
+    } catch {
+        /* As above. */
+    }
     if (!key && channel) await handover(channel);
 }
 
@@ -87,11 +91,22 @@ export function apiUrl(path, query = {}) {
 
 /** @param {string} path @param {RequestInit & { query?: Record<string, any>, body?: any, headers?: Record<string, string> }} [init] @returns {Promise<Response>} */
 export async function request(path, { query, body, headers, ...init } = {}) {
-    const all = { authorization: `Bearer ${key}`, ...(init.method && init.method !== 'GET' ? { 'content-type': 'application/json' } : {}), ...headers };
+    const all = {
+        authorization: `Bearer ${key}`,
+        ...(init.method && init.method !== 'GET' ? { 'content-type': 'application/json' } : {}),
+        ...headers
+    };
     let response;
     try {
         const text = body === undefined ? undefined : typeof body === 'string' ? body : JSON.stringify(body);
-        response = await fetch(apiUrl(path, query), { ...init, body: text, headers: all, cache: 'no-store', credentials: 'omit', redirect: 'error' });
+        response = await fetch(apiUrl(path, query), {
+            ...init,
+            body: text,
+            headers: all,
+            cache: 'no-store',
+            credentials: 'omit',
+            redirect: 'error'
+        });
     } catch (error) {
         if (/** @type {Error} */ (error).name === 'AbortError') throw error;
         throw new ApiError(0, { hint: 'Is it still running? The page tries again by itself.' });
@@ -138,7 +153,12 @@ export async function getAll(path, query = {}, most = 2000) {
  * @template T @param {() => Promise<T>} load @param {readonly unknown[]} inputs
  */
 export function useLoaded(load, inputs) {
-    const state = useSignal({ data: /** @type {T | null} */ (null), error: /** @type {ApiError | null} */ (null), at: /** @type {Date | null} */ (null), loading: true });
+    const state = useSignal({
+        data: /** @type {T | null} */ (null),
+        error: /** @type {ApiError | null} */ (null),
+        at: /** @type {Date | null} */ (null),
+        loading: true
+    });
     const turn = useRef(0);
     const reload = async () => {
         const mine = ++turn.current;
@@ -152,7 +172,9 @@ export function useLoaded(load, inputs) {
     useEffect(() => {
         state.value = { data: null, error: null, at: null, loading: true };
         reload();
-        return () => { turn.current++; };
+        return () => {
+            turn.current++;
+        };
     }, inputs);
     const { data, error, at, loading } = state.value;
     const update = (/** @type {(data: T) => T} */ change) => {
@@ -163,11 +185,16 @@ export function useLoaded(load, inputs) {
 }
 
 /** @param {unknown} error @returns {ApiError} */
-export const asApiError = error => (error instanceof ApiError ? error : new ApiError(0, { message: String(/** @type {Error} */ (error)?.message ?? error) }));
+export const asApiError = error =>
+    error instanceof ApiError
+        ? error
+        : new ApiError(0, { message: String(/** @type {Error} */ (error)?.message ?? error) });
 
 /** Sentence of the last act that failed, for the strip above a page. */
 export const actError = signal(/** @type {ApiError | null} */ (null));
-effect(() => { if (signInReason.value !== null) actError.value = null; });
+effect(() => {
+    if (signInReason.value !== null) actError.value = null;
+});
 
 /** @template T @param {() => Promise<T>} act @returns {Promise<T | null>} Null when it failed; the page says why. */
 export async function attempt(act) {

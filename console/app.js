@@ -57,27 +57,48 @@ async function loadMe() {
 
 /** Counts beside the navigation, of what is cheap to ask. */
 async function loadCounts() {
-    const size = async (/** @type {string} */ path) => (await get(path, { limit: 500 }).catch(() => ({ items: [] }))).items.length;
-    const [servers, groups, sessions, questions, nodes] = await Promise.all(['servers', 'groups', 'sessions', 'questions', 'nodes'].map(size));
+    const size = async (/** @type {string} */ path) =>
+        (await get(path, { limit: 500 }).catch(() => ({ items: [] }))).items.length;
+    const [servers, groups, sessions, questions, nodes] = await Promise.all(
+        ['servers', 'groups', 'sessions', 'questions', 'nodes'].map(size)
+    );
     const config = await get('config').catch(() => ({ problems: [] }));
-    counts.value = { servers, groups, sessions, questions, cluster: nodes > 1 ? nodes : 0, config: config.problems?.length ?? 0 };
+    counts.value = {
+        servers,
+        groups,
+        sessions,
+        questions,
+        cluster: nodes > 1 ? nodes : 0,
+        config: config.problems?.length ?? 0
+    };
 }
 
 /** @param {{ place: string }} props */
 function Side({ place }) {
     const who = me.value;
     return html`<nav class="side" aria-label="Console"><a class="brand" href="#/" aria-label="Rialto"><${Brand} />Rialto</a>
-        ${PLACES.map(item => (typeof item === 'string' ? html`<h2 key=${item}>${item}</h2>`
-            : html`<a class="item" key=${item.id} href=${`#/${item.id}`} title=${item.label} aria-current=${item.id === place ? 'page' : undefined}>
+        ${PLACES.map(item =>
+            typeof item === 'string'
+                ? html`<h2 key=${item}>${item}</h2>`
+                : html`<a class="item" key=${item.id} href=${`#/${item.id}`} title=${item.label} aria-current=${item.id === place ? 'page' : undefined}>
                 <${Icon} name=${item.icon} />${item.label}
-                ${counts.value[item.id] ? html`<span class=${`count ${item.alert ? 'alert' : ''}`}>${counts.value[item.id]}</span>` : ''}</a>`))}
+                ${counts.value[item.id] ? html`<span class=${`count ${item.alert ? 'alert' : ''}`}>${counts.value[item.id]}</span>` : ''}</a>`
+        )}
         <div class="foot"><div><b>${who?.node}</b>${counts.value.cluster ? ` of ${counts.value.cluster} nodes` : ''}</div>
         <div>${who?.version}, up for ${since(who?.started)}</div><div>Signed in as ${who?.operator}</div>
         <div class="row"><button type="button" class="link" onClick=${nextTheme}>Colours</button>
-        <button type="button" class="link" onClick=${() => { overlay.value = 'keys'; }}>Keys</button></div></div></nav>`;
+        <button type="button" class="link" onClick=${() => {
+            overlay.value = 'keys';
+        }}>Keys</button></div></div></nav>`;
 }
 
-const STATES = { off: ['wait', 'Not live'], opening: ['wait', 'Connecting'], live: ['ok', 'Live'], lost: ['bad', 'Not live'], asleep: ['wait', 'Asleep'] };
+const STATES = {
+    off: ['wait', 'Not live'],
+    opening: ['wait', 'Connecting'],
+    live: ['ok', 'Live'],
+    lost: ['bad', 'Not live'],
+    asleep: ['wait', 'Asleep']
+};
 
 function LiveState() {
     const [shape, text] = STATES[stream.value.state];
@@ -106,11 +127,14 @@ export function Page({ title, sub, tools, children, class: name = '' }) {
     useEffect(() => {
         document.title = `${title} · Rialto`;
         // A page that was gone to is told to screen readers; the first one is read anyway.
-        if (document.activeElement === document.body && sessionStorage.length) head.current?.focus({ preventScroll: true });
+        if (document.activeElement === document.body && sessionStorage.length)
+            head.current?.focus({ preventScroll: true });
     }, [title]);
     return html`<main class=${`main ${name}`} id="main"><div class="top"><h1 tabindex="-1" ref=${head}>${title}</h1>${sub && html`<span class="sub">${sub}</span>`}
         <span class="gap"></span>
-        <button type="button" class="find" aria-label="Find or go to" aria-keyshortcuts="/" onClick=${() => { overlay.value = 'palette'; }}>
+        <button type="button" class="find" aria-label="Find or go to" aria-keyshortcuts="/" onClick=${() => {
+            overlay.value = 'palette';
+        }}>
         <${Icon} name="find" />Find or go to<kbd>/</kbd></button>${tools}<${LiveState} /></div>
         <${LostStrip} /><${ActError} />${children}</main>`;
 }
@@ -126,16 +150,30 @@ function Guarded({ place }) {
 }
 
 function App() {
-    useLive([], { attention: () => {}, server: () => loadCounts(), reload: () => loadCounts(), question: () => loadCounts() });
-    useEffect(() => { if (me.value) loadCounts(); }, [me.value]);
+    useLive([], {
+        attention: () => {},
+        server: () => loadCounts(),
+        reload: () => loadCounts(),
+        question: () => loadCounts()
+    });
+    useEffect(() => {
+        if (me.value) loadCounts();
+    }, [me.value]);
     if (signInReason.value !== null) return html`<${SignIn} signedIn=${loadMe} />`;
     if (!me.value) return startError.value ? html`<${ErrorStrip} error=${startError.value} retry=${loadMe} />` : null;
     const id = route.value.parts[0] ?? '';
     const place = id === CALL.id ? CALL : PLACES.find(item => typeof item !== 'string' && item.id === id);
-    return html`<a class="skip" href="#main" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); document.querySelector('h1')?.focus(); }}>To the page</a>
+    return html`<a class="skip" href="#main" onClick=${(/** @type {Event} */ event) => {
+        event.preventDefault();
+        document.querySelector('h1')?.focus();
+    }}>To the page</a>
         <div class="app"><${Side} place=${id === 'calls' ? 'traffic' : id} />
-        ${place ? html`<${Guarded} key=${id} place=${place} />` : html`<${Page} title="Not found"><${Empty} title="There is no such page">
-        <a class="link" href="#/">To the overview</a><//><//>`}</div>
+        ${
+            place
+                ? html`<${Guarded} key=${id} place=${place} />`
+                : html`<${Page} title="Not found"><${Empty} title="There is no such page">
+        <a class="link" href="#/">To the overview</a><//><//>`
+        }</div>
         <${Palette} /><${KeysDialog} /><${Confirm} /><div class="toast" role="status">${toast.value}</div><div class="hidden" aria-live="polite">${spoken.value}</div>`;
 }
 

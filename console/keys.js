@@ -10,7 +10,18 @@ const maps = [];
 /** How long `g` waits for the second key. */
 const CHORD_TIMEOUT = 1500;
 /** Second keys after `g`. */
-export const PAGES = { o: '#/', t: '#/traffic', q: '#/questions', s: '#/servers', g: '#/groups', e: '#/sessions', b: '#/bridge', y: '#/try', c: '#/config', n: '#/cluster' };
+export const PAGES = {
+    o: '#/',
+    t: '#/traffic',
+    q: '#/questions',
+    s: '#/servers',
+    g: '#/groups',
+    e: '#/sessions',
+    b: '#/bridge',
+    y: '#/try',
+    c: '#/config',
+    n: '#/cluster'
+};
 
 let chordUntil = 0;
 
@@ -24,24 +35,49 @@ function nameOf(event) {
 }
 
 /** @param {EventTarget | null} target */
-const isTyping = target => target instanceof HTMLElement && (target.isContentEditable || /^(?:input|textarea|select)$/iu.test(target.tagName)
-    && !/^(?:checkbox|radio|button)$/u.test(/** @type {HTMLInputElement} */ (target).type));
+const isTyping = target =>
+    target instanceof HTMLElement &&
+    (target.isContentEditable ||
+        (/^(?:input|textarea|select)$/iu.test(target.tagName) &&
+            !/^(?:checkbox|radio|button)$/u.test(/** @type {HTMLInputElement} */ (target).type)));
 
 /** @type {KeyMap} */
 const everywhere = {
     keys: {
-        '/': () => { overlay.value = 'palette'; },
-        '?': () => { overlay.value = 'keys'; },
+        '/': () => {
+            overlay.value = 'palette';
+        },
+        '?': () => {
+            overlay.value = 'keys';
+        },
         t: nextTheme,
         '.': () => {
             paused.value = !paused.value;
             say(paused.value ? 'The page is held still' : 'The page goes on');
         },
-        g: () => { chordUntil = Date.now() + CHORD_TIMEOUT; }
+        g: () => {
+            chordUntil = Date.now() + CHORD_TIMEOUT;
+        }
     },
-    about: [['/', 'Find, or go to'], ['g o', 'Overview'], ['g t', 'Traffic'], ['g q', 'Questions'], ['g s', 'Servers'], ['g g', 'Groups'],
-        ['g e', 'Sessions'], ['g b', 'Bridge'], ['g y', 'Try a tool'], ['g c', 'Configuration'], ['g n', 'Cluster (nodes)'],
-        ['j k', 'Next and previous row'], ['Enter', 'Open'], ['Esc', 'Close, then clear the filter'], ['t', 'Colours'], ['.', 'Hold the page still'], ['?', 'These keys']]
+    about: [
+        ['/', 'Find, or go to'],
+        ['g o', 'Overview'],
+        ['g t', 'Traffic'],
+        ['g q', 'Questions'],
+        ['g s', 'Servers'],
+        ['g g', 'Groups'],
+        ['g e', 'Sessions'],
+        ['g b', 'Bridge'],
+        ['g y', 'Try a tool'],
+        ['g c', 'Configuration'],
+        ['g n', 'Cluster (nodes)'],
+        ['j k', 'Next and previous row'],
+        ['Enter', 'Open'],
+        ['Esc', 'Close, then clear the filter'],
+        ['t', 'Colours'],
+        ['.', 'Hold the page still'],
+        ['?', 'These keys']
+    ]
 };
 
 /** @param {KeyboardEvent} event */
@@ -53,7 +89,12 @@ function onKey(event) {
     if (isTyping(event.target) && !name.startsWith('Ctrl+') && name !== 'Escape') return;
     if (isSingle && singleKeys.value === 'off') return;
     // Space and Enter belong to the control that has the focus.
-    if ((name === 'Space' || name === 'Enter') && event.target instanceof Element && event.target.closest('button, a[href], summary, input')) return;
+    if (
+        (name === 'Space' || name === 'Enter') &&
+        event.target instanceof Element &&
+        event.target.closest('button, a[href], summary, input')
+    )
+        return;
     if (chordUntil > Date.now()) {
         chordUntil = 0;
         const to = PAGES[/** @type {keyof typeof PAGES} */ (name)];
@@ -79,7 +120,9 @@ export function useKeys(keys, about = []) {
     useEffect(() => {
         const map = { keys, about };
         maps.push(map);
-        return () => { maps.splice(maps.indexOf(map), 1); };
+        return () => {
+            maps.splice(maps.indexOf(map), 1);
+        };
     });
 }
 

@@ -7,7 +7,12 @@ import { batch, effect, signal, useEffect } from './ui.js';
 /** @typedef {{ topics: string[], q?: string, on: Record<string, (data: any) => void> }} Wish */
 
 /** State of the stream: `since` is when it was lost, `retry` when it is tried again. */
-export const stream = signal({ state: /** @type {'off' | 'opening' | 'live' | 'lost' | 'asleep'} */ ('off'), since: /** @type {Date | null} */ (null), retry: 0, error: '' });
+export const stream = signal({
+    state: /** @type {'off' | 'opening' | 'live' | 'lost' | 'asleep'} */ ('off'),
+    since: /** @type {Date | null} */ (null),
+    retry: 0,
+    error: ''
+});
 
 /** A hidden tab lets go of its stream after this long. */
 export const HIDDEN_TIMEOUT = 30_000;
@@ -90,7 +95,10 @@ async function read(query, abort) {
     let timer = 0;
     const alive = () => {
         clearTimeout(timer);
-        timer = setTimeout(() => abort.abort(new ApiError(0, { message: 'Nothing came for a while.' })), SILENCE_TIMEOUT);
+        timer = setTimeout(
+            () => abort.abort(new ApiError(0, { message: 'Nothing came for a while.' })),
+            SILENCE_TIMEOUT
+        );
     };
     try {
         const headers = { accept: 'text/event-stream', ...(lastId ? { 'last-event-id': lastId } : {}) };
@@ -129,8 +137,18 @@ async function keepOpen(query, stop) {
         stream.value = { state: 'lost', since: stream.peek().since ?? new Date(), retry: Date.now() + pause, error };
         await new Promise(resolve => {
             const timer = setTimeout(resolve, pause);
-            stop.addEventListener('abort', () => { clearTimeout(timer); resolve(undefined); }, { once: true });
-            retryNow = () => { clearTimeout(timer); resolve(undefined); };
+            stop.addEventListener(
+                'abort',
+                () => {
+                    clearTimeout(timer);
+                    resolve(undefined);
+                },
+                { once: true }
+            );
+            retryNow = () => {
+                clearTimeout(timer);
+                resolve(undefined);
+            };
         });
     }
 }
@@ -146,7 +164,10 @@ export function startLive() {
         if (document.visibilityState === 'visible') {
             if (asleep.peek()) resynced.value++;
             asleep.value = false;
-        } else hiddenTimer = setTimeout(() => { asleep.value = true; }, HIDDEN_TIMEOUT);
+        } else
+            hiddenTimer = setTimeout(() => {
+                asleep.value = true;
+            }, HIDDEN_TIMEOUT);
     });
     publish();
     effect(() => {

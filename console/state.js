@@ -9,11 +9,15 @@ function preference(name, otherwise) {
     const chosen = signal(otherwise);
     try {
         chosen.value = localStorage.getItem(`rialto.${name}`) ?? otherwise;
-    } catch { /* Storage may be off; the choice then lasts as long as the page. */ }
+    } catch {
+        /* Storage may be off; the choice then lasts as long as the page. */
+    }
     chosen.subscribe(value => {
         try {
             localStorage.setItem(`rialto.${name}`, value);
-        } catch { /* As above. */ }
+        } catch {
+            /* As above. */
+        }
     });
     return chosen;
 }
@@ -44,13 +48,16 @@ addEventListener('hashchange', () => {
 /** Parts and query of the address: `#/servers/a%2Fb?tab=log` → `['servers', 'a/b']`, `tab`. */
 export const route = computed(() => {
     const [path, query = ''] = split(hash.value || '/');
-    const parts = path.split('/').filter(Boolean).map(part => {
-        try {
-            return decodeURIComponent(part);
-        } catch {
-            return part;
-        }
-    });
+    const parts = path
+        .split('/')
+        .filter(Boolean)
+        .map(part => {
+            try {
+                return decodeURIComponent(part);
+            } catch {
+                return part;
+            }
+        });
     return { parts, query: new URLSearchParams(query), address: hash.value };
 });
 

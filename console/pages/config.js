@@ -15,13 +15,21 @@ export function Config({ Page }) {
     const config = /** @type {any} */ (loaded.data);
     return html`<${Page} title="Configuration" sub=${config?.file && html`<span class="mono">${config.file}</span>`}>
         <${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} />
-        ${config?.refused && html`<div class="strip-note bad"><${Dot} state="bad" /><span>
-        <b>The file on disk was refused at ${clock(config.refused)}.</b> What was applied before it is in use.</span></div>`}
+        ${
+            config?.refused &&
+            html`<div class="strip-note bad"><${Dot} state="bad" /><span>
+        <b>The file on disk was refused at ${clock(config.refused)}.</b> What was applied before it is in use.</span></div>`
+        }
         <div class="page"><${Add} config=${config} reload=${loaded.reload} /><div class="cols"><section class="panel" aria-labelledby="file"><header>
         <h2 id="file">The file</h2><span class="muted">${config?.applied ? `applied at ${clock(config.applied)}` : ''}</span><span class="gap"></span>
         <span class="muted">secrets taken out</span></header>
-        ${config && (config.text === null ? html`<${Empty} level=${3} title="There is no file"><p>To begin one:</p><${CopyLine} text="rialto init" what="Command" />
-        <//>` : html`<${File} text=${config.text} problems=${config.problems} />`)}</section>
+        ${
+            config &&
+            (config.text === null
+                ? html`<${Empty} level=${3} title="There is no file"><p>To begin one:</p><${CopyLine} text="rialto init" what="Command" />
+        <//>`
+                : html`<${File} text=${config.text} problems=${config.problems} />`)
+        }</section>
         <div class="side-panels"><${Problems} config=${config} /><${Reloads} reloads=${config?.reloads ?? []} /></div></div></div><//>`;
 }
 
@@ -29,13 +37,19 @@ export function Config({ Page }) {
 function File({ text, problems }) {
     const byLine = new Map();
     for (const problem of problems) byLine.set(problem.line, [...(byLine.get(problem.line) ?? []), problem]);
-    return html`<div class="code" role="region" tabindex="0" aria-label="Configuration file">${text.split('\n').map((line, index) => {
-        const here = byLine.get(index + 1) ?? [];
-        const mark = here.some((/** @type {any} */ one) => one.severity === 'error') ? 'bad' : here.length ? 'warn' : '';
-        return html`<div class=${`cl ${mark}`} key=${index}><i>${index + 1}</i><span class=${/^\s*#/u.test(line) ? 'com' : ''}><${Text} text=${line} most=${2000} />
+    return html`<div class="code" role="region" tabindex="0" aria-label="Configuration file">${text
+        .split('\n')
+        .map((line, index) => {
+            const here = byLine.get(index + 1) ?? [];
+            const mark = here.some((/** @type {any} */ one) => one.severity === 'error')
+                ? 'bad'
+                : here.length
+                  ? 'warn'
+                  : '';
+            return html`<div class=${`cl ${mark}`} key=${index}><i>${index + 1}</i><span class=${/^\s*#/u.test(line) ? 'com' : ''}><${Text} text=${line} most=${2000} />
             </span></div>
             ${here.map((/** @type {any} */ one) => html`<div class="said">${one.message}${one.hint ? ` ${one.hint}` : ''}</div>`)}`;
-    })}</div>`;
+        })}</div>`;
 }
 
 /** @param {{ config: any }} props */
@@ -44,17 +58,32 @@ function Problems({ config }) {
     return html`<section class="panel" aria-labelledby="problems"><header><h2 id="problems">Problems</h2><span class="gap"></span>
         <span class="muted">${problems.length || ''}</span></header>
         ${config && !problems.length && html`<${Empty} level=${3} title="None"><p>Mistakes are listed with line, column and what to do.</p><//>`}
-        <ul class="todo">${problems.map((/** @type {any} */ one, /** @type {number} */ index) => html`<li key=${index}>
+        <ul class="todo">${problems.map(
+            (/** @type {any} */ one, /** @type {number} */ index) => html`<li key=${index}>
         <${Dot} state=${one.severity === 'error' ? 'bad' : 'warn'} /><div><b>${one.message}</b><p><code>${one.line}:${one.column}</code> ${one.hint}</p></div>
-        </li>`)}</ul></section>`;
+        </li>`
+        )}</ul></section>`;
 }
 
 /** @param {{ reloads: any[] }} props */
-const Reloads = ({ reloads }) => html`<section class="panel" aria-labelledby="reloads"><header><h2 id="reloads">Last reloads</h2>
-    </header>${!reloads.length && html`<${Empty} level=${3} title="None since the start"><p>What each reload changed appears here.</p><//>`}
-    <ul class="todo">${reloads.map(one => html`<li key=${one.at}><${Dot} state=${one.outcome === 'applied' ? 'ok' : 'bad'} /><div>
-    <b>${one.outcome}</b> <span class="muted">at ${clock(one.at)}</span>
-    <p>${[['added', one.added], ['changed', one.changed], ['removed', one.removed]].filter(([, names]) => names.length).map(([what, names]) => `${what} ${names.join(', ')}`).join('; ') || one.problems.join('; ') || 'nothing changed'}</p></div></li>`)}</ul></section>`;
+const Reloads = ({
+    reloads
+}) => html`<section class="panel" aria-labelledby="reloads"><header><h2 id="reloads">Last reloads</h2></header>
+    ${!reloads.length && html`<${Empty} level=${3} title="None since the start"><p>What each reload changed appears here.</p><//>`}
+    <ul class="todo">${reloads.map(
+        one => html`<li key=${one.at}><${Dot} state=${one.outcome === 'applied' ? 'ok' : 'bad'} />
+        <div><b>${one.outcome}</b> <span class="muted">at ${clock(one.at)}</span><p><${Text} text=${changesOf(one)} most=${600} /></p></div></li>`
+    )}</ul></section>`;
+
+/** @param {any} reload */
+function changesOf({ added, changed, removed, problems }) {
+    const parts = Object.entries({ added, changed, removed }).filter(([, names]) => names.length);
+    return (
+        parts.map(([what, names]) => `${what} ${names.join(', ')}`).join('; ') ||
+        problems.join('; ') ||
+        'nothing changed'
+    );
+}
 
 /** @param {{ config: any, reload: () => void }} props Paste a URL, a command or an mcp.json; get the lines to add. */
 function Add({ config, reload }) {
@@ -62,26 +91,60 @@ function Add({ config, reload }) {
     const [text, setText] = useState('');
     const [checked, setChecked] = useState(/** @type {any} */ (null));
     const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
-    useEffect(() => { if (isOpen) field.current?.focus(); }, [isOpen]);
+    useEffect(() => {
+        if (isOpen) field.current?.focus();
+    }, [isOpen]);
     const check = async (/** @type {Event} */ event) => {
         event.preventDefault();
         setChecked(await attempt(() => send('POST', 'config/check', { add: text.trim() })));
     };
     const write = async () => {
-        if (!await confirm('Write the file?', html`<${TextBlock} text=${checked.difference} label="Difference" class="text nowrap" />`, 'Write')) return;
+        if (
+            !(await confirm(
+                'Write the file?',
+                html`<${TextBlock} text=${checked.difference} label="Difference" class="text nowrap" />`,
+                'Write'
+            ))
+        )
+            return;
         const done = await attempt(() => send('PUT', 'config', { text: checked.text }, { 'if-match': config.etag }));
         if (done) say('Written');
         reload();
     };
-    if (!isOpen) return html`<div><button type="button" class="btn" onClick=${() => setQuery({ add: '1' })}>Add a server</button></div>`;
+    if (!isOpen)
+        return html`<div><button type="button" class="btn" onClick=${() => setQuery({ add: '1' })}>Add a server</button></div>`;
     return html`<section class="panel" aria-labelledby="add"><header><h2 id="add">Add a server</h2><span class="gap"></span>
-        <button type="button" class="btn quiet" onClick=${() => setQuery({ add: null })}>Close</button></header><div class="body"><form class="form" onSubmit=${check}>
-        <div class="field"><label for="add-text">An address, a command, or an mcp.json</label>
-        <textarea id="add-text" rows="3" ref=${field} spellcheck="false" placeholder="https://example.com/mcp" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></div><div class="row"><button type="submit" class="btn primary" disabled=${!text.trim() || !may('act')}>Check</button></div></form>
-        <div aria-live="polite">${checked && html`<div class="body add-out">${checked.valid ? html`<p>
-        <span class="tag ok">valid</span> ${[['adds', checked.added], ['changes', checked.changed]].filter(([, names]) => names.length).map(([what, names]) => `${what} ${names.join(', ')}`).join('; ')}${checked.restart.length ? ` Needs a restart: ${checked.restart.join(', ')}.` : ''}</p>`
-            : html`<p><span class="tag bad">${counted(checked.problems.length, 'problem')}</span></p>
-                <ul>${checked.problems.map((/** @type {any} */ one) => html`<li>${one.line ? `${one.line}:${one.column} ` : ''}${one.message} <span class="muted">${one.hint}</span></li>`)}</ul>`}
-            ${checked.lines && html`<${TextBlock} text=${checked.lines} label="Lines to add" /><div class="row">
-            <${Copy} text=${checked.lines} what="Lines" />${config?.editable && may('edit') && checked.text && html`<button type="button" class="btn primary" onClick=${write}>Write…</button>`}</div>`}</div>`}</div></div></section>`;
+        <button type="button" class="btn quiet" onClick=${() => setQuery({ add: null })}>Close</button></header><div class="body">
+        <form class="form" onSubmit=${check}><div class="field"><label for="add-text">An address, a command, or an mcp.json</label>
+        <textarea id="add-text" rows="3" ref=${field} spellcheck="false" placeholder="https://example.com/mcp" value=${text}
+        onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></div>
+        <div class="row"><button type="submit" class="btn primary" disabled=${!text.trim() || !may('act')}>Check</button></div></form>
+        <div aria-live="polite">${checked && html`<${Checked} checked=${checked} write=${config?.editable && may('edit') ? write : null} />`}</div>
+        </div></section>`;
 }
+
+/** @param {any} checked @returns {string} What a valid file would do. */
+function effectOf(checked) {
+    const parts = Object.entries({ adds: checked.added, changes: checked.changed }).filter(([, names]) => names.length);
+    const said = parts.map(([what, names]) => `${what} ${names.join(', ')}`).join('; ');
+    return checked.restart.length ? `${said} Needs a restart: ${checked.restart.join(', ')}.` : said;
+}
+
+/** @param {{ checked: any, write: (() => void) | null }} props */
+const Checked = ({ checked, write }) =>
+    html`<div class="body add-out">${
+        checked.valid
+            ? html`<p><span class="tag ok">valid</span> ${effectOf(checked)}</p>`
+            : html`<p><span class="tag bad">${counted(checked.problems.length, 'problem')}</span></p>
+        <ul>${checked.problems.map(
+            (
+                /** @type {any} */ one,
+                /** @type {number} */ index
+            ) => html`<li key=${index}>${one.line ? `${one.line}:${one.column} ` : ''}
+            <${Text} text=${one.message} most=${400} /> <span class="muted"><${Text} text=${one.hint ?? ''} most=${400} /></span></li>`
+        )}</ul>`
+    }${
+        checked.lines &&
+        html`<${TextBlock} text=${checked.lines} label="Lines to add" /><div class="row"><${Copy} text=${checked.lines} what="Lines" />
+    ${write && checked.text && html`<button type="button" class="btn primary" onClick=${write}>Write…</button>`}</div>`
+    }</div>`;

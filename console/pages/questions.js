@@ -4,27 +4,39 @@ import { attempt, getAll, send, useLoaded } from '../api.js';
 import { resynced, useLive } from '../live.js';
 import { Bones, Empty, ErrorStrip, Revision, Text } from '../parts/common.js';
 import { confirm } from '../parts/dialog.js';
+import { chosenNode, NodeChooser } from '../parts/nodes.js';
 import { date, span } from '../pure/time.js';
-import { address, may, me, paused, say } from '../state.js';
+import { address, may, paused, say } from '../state.js';
 import { html, useEffect, useState } from '../ui.js';
 
 /** @param {{ Page: any }} props */
 export function Questions({ Page }) {
-    const loaded = useLoaded(() => getAll('questions', { node: me.value?.clustered ? 'all' : null }), [resynced.value]);
-    useLive(['question'], { question: () => { if (!paused.peek()) loaded.reload(); } });
+    const node = chosenNode();
+    const loaded = useLoaded(() => getAll('questions', { node }), [node, resynced.value]);
+    useLive(['question'], {
+        question: () => {
+            if (!paused.peek()) loaded.reload();
+        }
+    });
     const [, tick] = useState(0);
     useEffect(() => {
-        const timer = setInterval(() => { if (!paused.peek()) tick(n => n + 1); }, 1000);
+        const timer = setInterval(() => {
+            if (!paused.peek()) tick(n => n + 1);
+        }, 1000);
         return () => clearInterval(timer);
     }, []);
     const questions = /** @type {any[] | null} */ (loaded.data);
-    return html`<${Page} title="Questions"><${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} /><div class="page">
+    return html`<${Page} title="Questions" tools=${html`<${NodeChooser} />`}><${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} /><div class="page">
         <section class="panel" aria-label="Open questions">
-        ${questions && !questions.length ? html`<${Empty} title="No server is waiting for an answer.">
-        <p>When a server asks a client something in the middle of a call, the question appears here until it is answered. The console never answers in a client’s name.</p><//>`
-            : html`<div class="scroll"><table><thead><tr><th scope="col">Age</th><th scope="col">Server</th><th scope="col">Asks</th><th scope="col">Kind</th>
+        ${
+            questions && !questions.length
+                ? html`<${Empty} title="No server is waiting for an answer.">
+        <p>When a server asks a client something in the middle of a call, the question appears here until it is answered.
+        The console never answers in a client’s name.</p><//>`
+                : html`<div class="scroll"><table><thead><tr><th scope="col">Age</th><th scope="col">Server</th><th scope="col">Asks</th><th scope="col">Kind</th>
                 <th scope="col">Question</th><th scope="col">How</th><th scope="col"><span class="hidden">Acts</span></th></tr></thead>
-            <tbody>${questions ? questions.map(question => row(question, loaded.reload)) : html`<${Bones} columns=${7} />`}</tbody></table></div>`}</section></div><//>`;
+            <tbody>${questions ? questions.map(question => row(question, loaded.reload)) : html`<${Bones} columns=${7} />`}</tbody></table></div>`
+        }</section></div><//>`;
 }
 
 /** @param {any} question @param {() => void} reload */
@@ -32,15 +44,29 @@ function row(question, reload) {
     const [asked, until] = [date(question.asked), date(question.until)];
     const age = asked ? span((Date.now() - asked.getTime()) / 1000) : '–';
     const cancel = async () => {
-        if (!await confirm('Cancel the call?', `${question.server} is told that nobody answers, and the client’s call ends with an error.`, 'Cancel the call', true)) return;
-        if (await attempt(() => send('DELETE', `questions/${encodeURIComponent(question.id)}`).then(() => true))) say('The call was cancelled');
+        if (
+            !(await confirm(
+                'Cancel the call?',
+                `${question.server} is told that nobody answers, and the client’s call ends with an error.`,
+                'Cancel the call',
+                true
+            ))
+        )
+            return;
+        if (await attempt(() => send('DELETE', `questions/${encodeURIComponent(question.id)}`).then(() => true)))
+            say('The call was cancelled');
         reload();
     };
-    return html`<tr key=${question.id}>
-        <td class="num">${age}${until && asked ? html` <span class="muted">of ${span((until.getTime() - asked.getTime()) / 1000)}</span>` : ''}</td><td>
-        <a class="name" href=${address(['servers', question.server])}>${question.server}</a></td>
-        <td><${Text} text=${[question.client?.name ?? 'unnamed', question.client?.version].filter(Boolean).join(' ')} most=${60} /> <${Revision} revision=${question.revision} /></td><td>${question.kind}</td><td class="wrap"><${Text} text=${question.text ?? ''} most=${300} /></td>
-        <td>${question.how === 'input_required' ? 'parked, state given' : 'request on its stream'}</td>
+    const who = [question.client?.name ?? 'unnamed', question.client?.version].filter(Boolean).join(' ');
+    const whole = until && asked ? span((until.getTime() - asked.getTime()) / 1000) : null;
+    return html`<tr key=${question.id}><td class="num">${age}${whole && html` <span class="muted">of ${whole}</span>`}</td>
+        <td>${question.server ? html`<a class="name" href=${address(['servers', question.server])}>${question.server}</a>` : '–'}</td>
+        <td><${Text} text=${who} most=${60} /> <${Revision} revision=${question.revision} /></td><td>${question.kind}</td>
+        <td class="wrap">${
+            question.text === null
+                ? html`<span class="muted">shown with bodies</span>`
+                : html`<${Text} text=${question.text} most=${300} />`
+        }</td><td>${question.how === 'input_required' ? 'parked, state given' : 'request on its stream'}</td>
         <td class="r">${question.call && html`<a class="btn" href=${address(['calls', question.call])}>Call</a> `}
         ${may('act') && html`<button type="button" class="btn danger" onClick=${cancel}>Cancel call</button>`}</td></tr>`;
 }

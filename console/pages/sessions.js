@@ -5,29 +5,39 @@ import { useKeys } from '../keys.js';
 import { resynced, useLive } from '../live.js';
 import { Bones, Dot, Empty, ErrorStrip, Revision, Text } from '../parts/common.js';
 import { confirm } from '../parts/dialog.js';
+import { chosenNode, NodeChooser, otherNode } from '../parts/nodes.js';
 import { neighbour } from '../parts/table.js';
+import { transportName } from '../pure/revisions.js';
 import { bytes, counted, date, figure, span } from '../pure/time.js';
-import { address, may, me, paused, route, say, setQuery } from '../state.js';
+import { address, may, paused, route, say, setQuery } from '../state.js';
 import { html } from '../ui.js';
-
-const TRANSPORTS = { http: 'Streamable HTTP', sse: 'HTTP+SSE', stdio: 'stdio' };
 
 /** @param {{ Page: any }} props */
 export function Sessions({ Page }) {
     const open = route.value.query.get('open');
-    const loaded = useLoaded(() => getAll('sessions', { node: me.value?.clustered ? 'all' : null }), [resynced.value]);
-    useLive(['session'], { session: () => { if (!paused.peek()) loaded.reload(); } });
+    const node = chosenNode();
+    const loaded = useLoaded(() => getAll('sessions', { node }), [node, resynced.value]);
+    useLive(['session'], {
+        session: () => {
+            if (!paused.peek()) loaded.reload();
+        }
+    });
     const sessions = /** @type {any[] | null} */ (loaded.data);
-    const step = (/** @type {number} */ by) => () => { if (sessions?.length) setQuery({ open: neighbour(sessions, one => one.id, open, by).id }); };
+    const step = (/** @type {number} */ by) => () => {
+        if (sessions?.length) setQuery({ open: neighbour(sessions, one => one.id, open, by).id });
+    };
     useKeys({ j: step(1), k: step(-1), ArrowDown: step(1), ArrowUp: step(-1), Escape: () => setQuery({ open: null }) });
-    return html`<${Page} title="Sessions" sub=${sessions && counted(sessions.length, 'session')}>
+    return html`<${Page} title="Sessions" sub=${sessions && counted(sessions.length, 'session')} tools=${html`<${NodeChooser} />`}>
         <${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} /><div class="page"><section class="panel" aria-label="Sessions">
-        ${sessions && !sessions.length ? html`<${Empty} title="No session is open">
+        ${
+            sessions && !sessions.length
+                ? html`<${Empty} title="No session is open">
         <p>Clients of 2026-07-28 have no sessions; their calls are in <a class="link" href="#/traffic">Traffic</a>. Older clients appear here with their first message.</p><//>`
-            : html`<div class="scroll"><table><thead><tr><th scope="col">Session</th><th scope="col">Group</th><th scope="col">Client</th><th scope="col">Speaks</th>
+                : html`<div class="scroll"><table><thead><tr><th scope="col">Session</th><th scope="col">Group</th><th scope="col">Client</th><th scope="col">Speaks</th>
                 <th scope="col">Caller</th><th scope="col">Lives on</th><th scope="col" class="r">Streams</th><th scope="col" class="r">Calls</th>
                 <th scope="col" class="r">Kept</th><th scope="col">Ends</th><th scope="col"><span class="hidden">Acts</span></th></tr></thead>
-            <tbody>${sessions ? sessions.map(session => row(session, open, loaded.reload)) : html`<${Bones} columns=${11} />`}</tbody></table></div>`}</section></div>
+            <tbody>${sessions ? sessions.map(session => row(session, open, loaded.reload)) : html`<${Bones} columns=${11} />`}</tbody></table></div>`
+        }</section></div>
             <//>`;
 }
 
@@ -36,28 +46,49 @@ function row(session, open, reload) {
     const isOpen = session.id === open;
     const left = date(session.expires);
     const end = async () => {
-        if (!await confirm(`End session ${session.id}?`, 'Its client has to begin a new one; calls at work there are cancelled.', 'End it', true)) return;
-        if (await attempt(() => send('DELETE', `sessions/${encodeURIComponent(session.id)}`).then(() => true))) say('The session was ended');
+        if (
+            !(await confirm(
+                `End session ${session.id}?`,
+                'Its client has to begin a new one; calls at work there are cancelled.',
+                'End it',
+                true
+            ))
+        )
+            return;
+        if (await attempt(() => send('DELETE', `sessions/${encodeURIComponent(session.id)}`).then(() => true)))
+            say('The session was ended');
         reload();
     };
+    const who = [session.client?.name ?? 'unnamed', session.client?.version].filter(Boolean).join(' ');
+    const toggle = () => setQuery({ open: isOpen ? null : session.id });
     return html`<tr key=${session.id}><td class="mono">
-        <button type="button" class="link" aria-expanded=${isOpen ? 'true' : 'false'} onClick=${() => setQuery({ open: isOpen ? null : session.id })}>${session.id}</button></td><td>${session.group}</td>
-        <td><${Text} text=${[session.client?.name ?? 'unnamed', session.client?.version].filter(Boolean).join(' ')} most=${60} /> <span class="muted">${TRANSPORTS[/** @type {'http'} */ (session.transport)]}</span></td><td><${Revision} revision=${session.revision} /></td>
-        <td>${session.caller}</td><td>${session.owner}</td><td class="r">${session.streams}</td><td class="r">${session.calls}</td>
+        <button type="button" class="link" aria-expanded=${isOpen ? 'true' : 'false'} onClick=${toggle}>${session.id}</button></td>
+        <td>${session.group}</td><td><${Text} text=${who} most=${60} /> <span class="muted">${transportName(session.transport)}</span></td>
+        <td><${Revision} revision=${session.revision} /></td>
+        <td><${Text} text=${session.caller} most=${80} /></td><td>${session.owner}</td>
+        <td class="r">${session.streams}</td><td class="r">${session.calls}</td>
         <td class="r">${figure(session.events)} <span class="muted">${bytes(session.event_bytes)}</span></td>
         <td class="num muted">${left ? `in ${span((left.getTime() - Date.now()) / 1000)}` : '–'}</td>
         <td class="r">${may('act') && html`<button type="button" class="btn danger" aria-label=${`End session ${session.id}`} onClick=${end}>End</button>`}</td></tr>
-        ${isOpen && html`<tr key=${`${session.id} streams`}><td colspan="11" class="wrap"><${Streams} id=${session.id} /></td></tr>`}`;
+        ${isOpen && html`<tr key=${`${session.id} streams`}><td colspan="11" class="wrap"><${Streams} id=${session.id} node=${session.node} /></td></tr>`}`;
 }
 
-/** @param {{ id: string }} props */
-function Streams({ id }) {
-    const loaded = useLoaded(() => get(`sessions/${encodeURIComponent(id)}`), [id]);
+/** @param {{ id: string, node: string }} props */
+function Streams({ id, node }) {
+    const loaded = useLoaded(() => get(`sessions/${encodeURIComponent(id)}`, { node: otherNode(node) }), [id, node]);
     if (loaded.error) return html`<${ErrorStrip} error=${loaded.error} retry=${loaded.reload} />`;
     const streams = /** @type {any[]} */ (loaded.data?.open_streams ?? []);
     return html`<div class="body"><p><a class="link" href=${address(['traffic'], { q: `session:${id}`, show: 'all' })}>Its calls</a>
         </p>${loaded.data && !streams.length && html`<p class="muted">No stream is open; answers go with the requests.</p>`}
-        <ul class="steps">${streams.map(stream => html`<li key=${stream.number}><${Dot} state=${stream.attached ? 'ok' : 'wait'} />
-        <span>stream ${stream.number}, ${stream.kind === 'listening' ? 'listening' : 'of a call'}, position <code>${stream.position}</code>, ${stream.kept === undefined ? html`read to <code>${stream.read ?? '–'}</code>` : `${figure(stream.kept)} kept (${bytes(stream.kept_bytes)})`},
-        ${stream.attached ? ' attached' : ' nobody reads it'}${stream.resumed ? `, resumed ${stream.resumed}× (last from ${stream.resumed_from}${stream.again === undefined ? "" : `, ${counted(stream.again, 'event')} again`})` : ''}</span></li>`)}</ul></div>`;
+        <ul class="steps">${streams.map(stream => html`<${Stream} key=${stream.number} stream=${stream} />`)}</ul></div>`;
+}
+
+/** @param {{ stream: any }} props */
+function Stream({ stream }) {
+    const again =
+        stream.again === undefined || stream.again === null ? '' : `, ${counted(stream.again, 'event')} again`;
+    const resumed = stream.resumed ? `, resumed ${stream.resumed}× (last from ${stream.resumed_from}${again})` : '';
+    return html`<li><${Dot} state=${stream.attached ? 'ok' : 'wait'} />
+        <span>stream ${stream.number}, ${stream.kind === 'listening' ? 'listening' : 'of a call'}, position <code>${stream.position}</code>,
+        read to <code>${stream.read ?? '–'}</code>, ${stream.attached ? 'attached' : 'nobody reads it'}${resumed}</span></li>`;
 }

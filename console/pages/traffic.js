@@ -2,115 +2,152 @@
 
 import { attempt, get, send, useLoaded } from '../api.js';
 import { useKeys } from '../keys.js';
-import { resynced, useLive } from '../live.js';
-import { CopyLine, Empty, ErrorStrip, Outcome, Segments, Text } from '../parts/common.js';
+import { resynced } from '../live.js';
+import { CopyLine, Empty, ErrorStrip, Segments } from '../parts/common.js';
+import { Divider } from '../parts/divider.js';
 import { Icon } from '../parts/icons.js';
-import { TimeBar } from '../parts/spark.js';
+import { chosenNode, isOwnNode, NodeChooser } from '../parts/nodes.js';
 import { Grid, neighbour, ROW_HEIGHT } from '../parts/table.js';
 import { matches, parse } from '../pure/query.js';
-import { bytes, clock, counted, duration, exactClock } from '../pure/time.js';
+import { clock, counted } from '../pure/time.js';
 import { address, go, may, paused, route, setQuery, speak } from '../state.js';
-import { html, useEffect, useMemo, useRef, useState } from '../ui.js';
+import { html, useEffect, useMemo, useRef } from '../ui.js';
 import { CallView } from './call.js';
+import { cells, columns, isShown, longest, useRows } from './traffic_rows.js';
 
-const KEPT_ROWS = 5000;
-const COLUMNS = [['Time'], ['Client'], ['Call'], ['Server'], ['Translated'], ['Outcome'], ['Took', true], ['Whose time'], ['Answer', true]]
-    .map(([label, right]) => ({ label: String(label), right: Boolean(right) }));
-const BRIDGES = { none: 'as it is', names: 'names only', era: 'same era', across: 'across eras' };
-/** What "Calls" leaves out: the talk around them. */
-const AROUND = ['ping', 'initialize', 'server/discover', 'logging/setLevel'];
-
-/** @param {any} row @param {string} show */
-function isShown(row, show) {
-    if (show === 'all') return true;
-    if (show === 'failed') return row.done && row.outcome !== 'ok';
-    return row.method !== null && !AROUND.includes(row.method) && !row.method.startsWith('notifications/') && !row.method.endsWith('/list');
-}
-
-/** Rows by id, newest first; those that wait behind "12 new" are kept apart. @param {string} q */
-function useRows(q) {
-    const [rows, setRows] = useState(/** @type {any[]} */ ([]));
-    const [waiting, setWaiting] = useState(/** @type {any[]} */ ([]));
-    const [lost, setLost] = useState(0);
-    const isHeld = useRef(false);
-    const put = (/** @type {any[]} */ into, /** @type {any} */ row) => [row, ...into.filter(one => one.id !== row.id)].slice(0, KEPT_ROWS);
-    const on = {
-        call: (/** @type {any} */ row) => {
-            setRows(before => {
-                const at = before.findIndex(one => one.id === row.id);
-                if (at >= 0) return before.with(at, row);
-                if (!isHeld.current && !paused.peek()) return put(before, row);
-                setWaiting(behind => put(behind, row));
-                return before;
-            });
-        },
-        gone: (/** @type {any} */ { id }) => setRows(before => (before.some(one => one.id === id) ? before.map(one => (one.id === id ? { ...one, gone: true } : one)) : before)),
-        lost: (/** @type {any} */ { count }) => setLost(before => before + (count ?? 0))
-    };
-    useLive(['call', 'gone'], on, q);
-    const release = () => {
-        setRows(before => waiting.reduceRight(put, before));
-        setWaiting([]);
-    };
-    return { rows, setRows, waiting, release, lost, setLost, isHeld };
-}
+/** How often calls of other nodes are asked for; the stream has those of this one. */
+const OTHERS_INTERVAL = 2000;
+const [SPLIT_MIN, SPLIT_MAX, SPLIT_STEP] = [110, 800, 60];
 
 /** @param {{ Page: any }} props */
 export function Traffic({ Page }) {
     const { query } = route.value;
     const [q, show, open] = [query.get('q') ?? '', query.get('show') ?? 'calls', query.get('open')];
     const filter = useMemo(() => parse(q), [q]);
-    const valid = filter.error ? '' : q;
-    const { rows, setRows, waiting, release, lost, setLost, isHeld } = useRows(valid);
-    const first = useLoaded(() => (filter.error ? Promise.resolve({ items: [] }) : get('calls', { q: valid, limit: 500 })), [valid, resynced.value]);
+    const calls = useCalls(filter.error ? '' : q, filter.error !== null);
+    const { rows, waiting, isHeld, lost } = calls;
     const recording = useLoaded(() => get('recording'), []);
+    const fits = (/** @type {any} */ row) => isShown(row, show) && matches(filter.terms, row);
+    const shown = useMemo(() => rows.filter(fits), [rows, show, filter]);
+    const fresh = waiting.filter(fits).length;
     useEffect(() => {
-        if (!first.data) return;
-        setRows(before => [...before.filter(row => !first.data.items.some((/** @type {any} */ one) => one.id === row.id)), ...first.data.items].sort((a, b) => (a.at < b.at ? 1 : -1)).slice(0, KEPT_ROWS));
-    }, [first.data]);
-    useEffect(() => { if (!paused.value && !isHeld.current && waiting.length) release(); }, [paused.value]);
-    const shown = useMemo(() => rows.filter(row => isShown(row, show) && matches(filter.terms, row)), [rows, show, filter]);
-    const fresh = waiting.filter(row => isShown(row, show) && matches(filter.terms, row)).length;
-    useEffect(() => { if (fresh) speak(`${counted(fresh, 'new call')}`); }, [fresh]);
+        if (fresh) speak(counted(fresh, 'new call'));
+    }, [fresh]);
+    useEffect(() => {
+        if (!paused.value && !isHeld.current && waiting.length) calls.release();
+    }, [paused.value, open]);
     const choose = (/** @type {any} */ row) => row && setQuery({ open: row.id }, !open);
-    isHeld.current = isHeld.current || Boolean(open);
-    useTrafficKeys({ shown, open, choose, q, release, clear: () => { setRows([]); setLost(0); } });
-    const held = (/** @type {boolean} */ top) => {
-        isHeld.current = !top || Boolean(open);
+    const split = open ? splitSize(query.get('split'), shown.length) : null;
+    useTrafficKeys({ shown, open, choose, q, split, release: calls.release, clear: calls.clear });
+    return html`<${Page} title="Traffic" class="traffic" sub=${recordingText(recording.data)} tools=${html`<${NodeChooser} />`}>
+        <${Filters} q=${q} show=${show} error=${filter.error} />
+        <${ErrorStrip} error=${calls.first.error} at=${calls.first.at} retry=${calls.first.reload} />
+        <${BodiesStrip} recording=${recording} /><${LostStrip} lost=${lost} recording=${recording} clear=${calls.clear} />
+        <div class="body">${
+            shown.length || calls.first.loading
+                ? html`<${CallGrid} shown=${shown} fresh=${fresh} open=${open} choose=${choose} split=${split} calls=${calls} />`
+                : html`<${NothingYet} q=${q} any=${rows.length} />`
+        }${open && html`<${OpenCall} id=${open} split=${split} />`}</div><//>`;
+}
+
+/** @param {{ id: string, split: number | null }} props */
+const OpenCall = ({ id, split }) =>
+    html`<${Divider} label="Height of the table" value=${split} min=${SPLIT_MIN} max=${SPLIT_MAX} change=${setSplit} />
+        <${CallView} id=${id} close=${() => setQuery({ open: null, tab: null })} />`;
+
+/** Rows of the stream, and those that were there before. @param {string} q @param {boolean} isWrong The filter cannot be read. */
+function useCalls(q, isWrong) {
+    const node = chosenNode();
+    const calls = useRows(q, isOwnNode(node) || node === 'all');
+    const load = async () => (isWrong ? { items: [] } : get('calls', { q, limit: 500, node }));
+    const first = useLoaded(load, [q, isWrong, node, resynced.value]);
+    useEffect(() => {
+        if (first.data) calls.add(first.data.items);
+    }, [first.data]);
+    useEffect(calls.clear, [node]);
+    useEffect(() => {
+        if (isOwnNode(node)) return undefined;
+        const timer = setInterval(() => {
+            if (!paused.peek()) first.reload();
+        }, OTHERS_INTERVAL);
+        return () => clearInterval(timer);
+    }, [node, q]);
+    return { ...calls, first, older: useOlder(first, q, node, calls.add) };
+}
+
+/** Asks for the calls before those that are shown, page by page. @param {any} first @param {string} q @param {string | null} node @param {(items: any[]) => void} add */
+function useOlder(first, q, node, add) {
+    const next = useRef(/** @type {string | null} */ (null));
+    useEffect(() => {
+        next.current = first.data?.next ?? null;
+    }, [first.data]);
+    return async () => {
+        const cursor = next.current;
+        if (!cursor || !isOwnNode(node)) return;
+        next.current = null;
+        const page = await get('calls', { q, limit: 500, cursor }).catch(() => null);
+        if (!page) return;
+        next.current = page.next;
+        add(page.items);
     };
-    const sub = recordingText(recording.data);
-    return html`<${Page} title="Traffic" class="traffic" sub=${sub}><${Filters} q=${q} show=${show} error=${filter.error} />
-        <${ErrorStrip} error=${first.error} at=${first.at} retry=${first.reload} />
-        <${BodiesStrip} recording=${recording} />
-        ${lost > 0 && html`<div class="strip-note"><span>
-        <b>${counted(lost, 'call is', 'calls are')} not shown</b>: more came than is recorded or sent. Filter, or record more.</span>
-            <button type="button" class="btn" onClick=${() => setLost(0)}>Hide</button></div>`}
-        <div class="body">${shown.length || first.loading ? html`<${Grid} rows=${shown} columns=${COLUMNS} cells=${(/** @type {any} */ row) => cells(row, shown)} keyOf=${(/** @type {any} */ row) => row.id} chosen=${open} open=${choose} held=${held}
-            label="Calls, newest first" short=${Boolean(open)} size=${open ? splitSize(query.get('split'), shown.length) : null} classOf=${(/** @type {any} */ row) => (row.done ? '' : 'open')}>
-            ${fresh > 0 && html`<div class="fresh">
-            <button type="button" class="btn" onClick=${() => { document.querySelector('.calls')?.scrollTo(0, 0); release(); }}>${fresh} new</button></div>`}<//>`
-            : html`<${NothingYet} q=${q} any=${rows.length} />`}
-        ${open && html`<${CallView} id=${open} close=${() => setQuery({ open: null, tab: null })} />`}</div><//>`;
+}
+
+/** @param {{ shown: any[], fresh: number, open: string | null, choose: (row: any) => void, split: number | null, calls: any }} props */
+function CallGrid({ shown, fresh, open, choose, split, calls }) {
+    const isAll = chosenNode() === 'all';
+    const most = longest(shown);
+    const isAtTop = useRef(true);
+    const hold = () => {
+        calls.isHeld.current = !isAtTop.current || Boolean(open);
+    };
+    hold();
+    const held = (/** @type {boolean} */ top) => {
+        isAtTop.current = top;
+        hold();
+    };
+    const showNew = () => {
+        document.querySelector('.calls')?.scrollTo(0, 0);
+        calls.release();
+    };
+    return html`<${Grid} rows=${shown} columns=${columns(isAll)} cells=${(/** @type {any} */ row) => cells(row, most, isAll)}
+        keyOf=${(/** @type {any} */ row) => row.id} chosen=${open} open=${choose} held=${held} atEnd=${calls.older}
+        label="Calls, newest first" short=${Boolean(open)} size=${split} classOf=${(/** @type {any} */ row) => (row.done ? '' : 'open')}>
+        ${fresh > 0 && html`<div class="fresh"><button type="button" class="btn" onClick=${showNew}>${fresh} new</button></div>`}<//>`;
 }
 
 /** @param {string | null} chosen @param {number} count Height of the table while a call is open below it. */
-const splitSize = (chosen, count) => Number(chosen) || Math.min(27 + ROW_HEIGHT * Math.max(3, Math.min(count, 6)) + 2, 240);
+const splitSize = (chosen, count) =>
+    Number(chosen) || Math.min(27 + ROW_HEIGHT * Math.max(3, Math.min(count, 6)) + 2, 240);
+
+/** @param {number} height */
+const setSplit = height => setQuery({ split: String(Math.round(Math.max(SPLIT_MIN, Math.min(SPLIT_MAX, height)))) });
 
 /** @param {any} recording */
 function recordingText(recording) {
     if (!recording) return '';
     if (recording.mode === 'off') return 'Recording is turned off in the configuration';
-    const bodies = recording.bodies ? `with bodies${recording.bodies_until ? ` until ${clock(recording.bodies_until)}` : ''}` : 'without bodies';
-    return `Recording while you watch, ${bodies}, secrets taken out`;
+    const until = recording.bodies_until ? ` until ${clock(recording.bodies_until)}` : '';
+    return `Recording while you watch, ${recording.bodies ? `with bodies${until}` : 'without bodies'}, secrets taken out`;
 }
 
 /** @param {{ q: string, show: string, error: string | null }} props */
 function Filters({ q, show, error }) {
+    const options = [
+        ['calls', 'Calls'],
+        ['all', 'Everything'],
+        ['failed', 'Failed']
+    ];
+    const toggle = () => {
+        paused.value = !paused.value;
+    };
     return html`<div class="filters" role="search">
-        <input type="search" id="filter" class="query" aria-label="Filter calls" aria-invalid=${error ? 'true' : undefined} aria-describedby="filter-wrong" spellcheck="false"
-        placeholder="client: server: tool: method: outcome: took:>1s era:across node: or any text" value=${q} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
-        <${Segments} label="Show" chosen=${show} choose=${(/** @type {string} */ value) => setQuery({ show: value === 'calls' ? null : value })} options=${[['calls', 'Calls'], ['all', 'Everything'], ['failed', 'Failed']]} />
-        <button type="button" class="btn" aria-pressed=${paused.value ? 'true' : 'false'} onClick=${() => { paused.value = !paused.value; }}>
+        <input type="search" id="filter" class="query" aria-label="Filter calls" aria-invalid=${error ? 'true' : undefined}
+        aria-describedby="filter-wrong" spellcheck="false" value=${q}
+        placeholder="client: server: tool: method: outcome: took:>1s era:across node: or any text"
+        onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
+        <${Segments} label="Show" chosen=${show} options=${options}
+        choose=${(/** @type {string} */ value) => setQuery({ show: value === 'calls' ? null : value })} />
+        <button type="button" class="btn" aria-pressed=${paused.value ? 'true' : 'false'} onClick=${toggle}>
         <${Icon} name=${paused.value ? 'play' : 'pause'} />${paused.value ? 'Go on' : 'Pause'}<kbd>Space</kbd></button>
         <span class="wrong" id="filter-wrong" role="alert">${error}</span></div>`;
 }
@@ -127,11 +164,26 @@ function BodiesStrip({ recording }) {
         ${may('bodies') && html`<button type="button" class="btn" onClick=${allow}>Show bodies for 15 minutes</button>`}</div>`;
 }
 
+/** @param {{ lost: { count: number, why: string }, recording: any, clear: () => void }} props Calls that came and are not shown. */
+function LostStrip({ lost, recording, clear }) {
+    if (!lost.count) return null;
+    const more = async () => {
+        const { rate } = recording.data;
+        if (await attempt(() => send('PUT', 'recording', { rate: rate * 2 }))) clear();
+        recording.reload();
+    };
+    return html`<div class="strip-note"><span><b>${counted(lost.count, 'call is', 'calls are')} not shown</b>:
+        ${lost.why || 'more came than is recorded'}.</span>
+        <button type="button" class="btn" onClick=${() => document.getElementById('filter')?.focus()}>Filter</button>
+        ${may('bodies') && recording.data?.rate && html`<button type="button" class="btn" onClick=${more}>Record more</button>`}
+        <button type="button" class="btn quiet" onClick=${clear}>Hide</button></div>`;
+}
+
 /** @param {{ q: string, any: number }} props */
 function NothingYet({ q, any }) {
     if (q || any) {
-        return html`<${Empty} title="No call matches">
-            <p>${any ? `${counted(any, 'call')} ${any === 1 ? 'is' : 'are'} here, and the filter shows none of them.` : 'Calls that match appear here from now on.'}</p>
+        const here = `${counted(any, 'call is', 'calls are')} here, and the filter shows none of them.`;
+        return html`<${Empty} title="No call matches"><p>${any ? here : 'Calls that match appear here from now on.'}</p>
             <button type="button" class="btn" onClick=${() => setQuery({ q: null, show: null })}>Clear the filter</button><//>`;
     }
     return html`<${Empty} title="Nothing is recorded while nobody watches"><p>Calls appear here from now on. To make one:</p>
@@ -139,39 +191,48 @@ function NothingYet({ q, any }) {
         <p class="muted">Or <a class="link" href="#/try">try a tool</a> from this page.</p><//>`;
 }
 
-/** @param {any} row @param {any[]} rows */
-function cells(row, rows) {
-    const most = Math.max(...rows.slice(0, 200).map(one => one.took_us ?? 0), 1e6);
-    const { client, server } = row;
-    const rounds = row.rounds > 1 ? `, ${row.rounds} rounds` : '';
-    return html`<td class="num muted">${exactClock(row.at)}</td>
-        <td class="who">
-        <${Text} text=${[client.name ?? client.transport, client.version].filter(Boolean).join(' ')} most=${60} /> <span class="muted mono rev">${client.revision}</span>
-        </td>
-        <td class="what"><span class="m">${row.method ?? 'http'}</span> <${Text} text=${row.name} most=${120} /></td>
-        <td class="who">${server ? html`${server.name} <span class="muted mono rev">${server.revision}</span>` : html`<span class="muted">Rialto itself</span>`}</td>
-        <td>${server && html`<span class=${`tag ${row.bridge === 'across' ? 'era' : ''}`}>${row.done && row.outcome !== 'ok' && !server.revision ? 'not sent' : BRIDGES[/** @type {'none'} */ (row.bridge)]}${rounds}</span>`}${row.one_of > 1 ? html` <span class="tag warn">1 of ${row.one_of}</span>` : ''}${row.kept ? html` <span class="tag">kept</span>` : ''}</td>
-        <td><${Outcome} outcome=${row.outcome} done=${row.done} /></td><td class="r">${row.done ? duration(row.took_us) : ''}</td>
-        <td><${TimeBar} time=${row.time} took=${row.took_us} most=${most} /></td><td class="r muted">${bytes(row.bytes?.answered)}</td>`;
-}
+const ABOUT_KEYS = /** @type {[string, string][]} */ ([
+    ['Space', 'Pause'],
+    ['x', 'Clear the table'],
+    ['e', 'Next failure'],
+    ['[ ]', 'Move the divider'],
+    ['f', 'The call as the whole page'],
+    ['u', 'Show new calls']
+]);
 
-/** @param {{ shown: any[], open: string | null, choose: (row: any) => void, q: string, release: () => void, clear: () => void }} props */
-function useTrafficKeys({ shown, open, choose, q, release, clear }) {
-    const keyOf = (/** @type {any} */ row) => row.id;
-    const step = (/** @type {number} */ by) => () => choose(neighbour(shown, keyOf, open, by));
+/** @param {{ shown: any[], open: string | null, choose: (row: any) => void, q: string, split: number | null, release: () => void, clear: () => void }} props */
+function useTrafficKeys({ shown, open, choose, q, split, release, clear }) {
+    const step = (/** @type {number} */ by) => () => choose(neighbour(shown, row => row.id, open, by));
     const nextFailure = () => {
         const at = shown.findIndex(row => row.id === open);
         choose([...shown.slice(at + 1), ...shown].find(row => row.done && row.outcome !== 'ok'));
     };
-    const resize = (/** @type {number} */ by) => () => setQuery({ split: String(Math.max(110, Math.min(800, splitSize(route.peek().query.get('split'), shown.length) + by))) });
-    useKeys({
-        j: step(1), k: step(-1), ArrowDown: step(1), ArrowUp: step(-1), Enter: () => { if (open) go(address(['calls', open])); else choose(shown[0]); },
-        Space: () => { paused.value = !paused.value; }, x: clear, e: nextFailure, '[': resize(-60), ']': resize(60), u: release,
-        f: () => { if (open) go(address(['calls', open])); },
-        Escape: () => {
-            if (open) setQuery({ open: null, tab: null });
-            else if (q) setQuery({ q: null });
-            /** @type {HTMLElement | null} */ (document.activeElement)?.blur();
-        }
-    }, [['Space', 'Pause'], ['x', 'Clear the table'], ['e', 'Next failure'], ['[ ]', 'Move the divider'], ['f', 'The call as the whole page'], ['u', 'Show new calls']]);
+    const pause = () => {
+        paused.value = !paused.value;
+    };
+    const whole = () => (open ? go(address(['calls', open])) : choose(shown[0]));
+    const close = () => {
+        if (open) setQuery({ open: null, tab: null });
+        else if (q) setQuery({ q: null });
+        /** @type {HTMLElement | null} */ (document.activeElement)?.blur();
+    };
+    const steps = {
+        j: step(1),
+        k: step(-1),
+        ArrowDown: step(1),
+        ArrowUp: step(-1),
+        e: nextFailure,
+        Enter: whole,
+        f: whole
+    };
+    const resize = (/** @type {number} */ by) => () => split && setSplit(split + by);
+    const others = {
+        Space: pause,
+        x: clear,
+        u: release,
+        Escape: close,
+        '[': resize(-SPLIT_STEP),
+        ']': resize(SPLIT_STEP)
+    };
+    useKeys(/** @type {any} */ ({ ...steps, ...others }), ABOUT_KEYS);
 }

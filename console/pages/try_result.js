@@ -15,11 +15,15 @@ const MAX_IMAGE = 8_000_000;
 /** @param {{ state: any }} props */
 export function TryResult({ state }) {
     const { result, error } = state;
-    if (error) return html`<p><span class="tag bad">error ${error.code}</span> <${Text} text=${error.message} most=${2000} />
+    if (error)
+        return html`<p><span class="tag bad">error ${error.code}</span> <${Text} text=${error.message} most=${2000} />
         </p>${error.data !== undefined && html`<${Json} text=${JSON.stringify(error.data)} wrap=${true} />`}`;
     if (!result) return html`<p class="muted">There is no result.</p>`;
-    return html`${result.isError && html`<p><span class="tag warn">tool error</span>
-        </p>`}${(Array.isArray(result.content) ? result.content.slice(0, 100) : []).map((/** @type {any} */ part, /** @type {number} */ index) => html`<${Content} key=${index} part=${part} />`)}
+    return html`${
+        result.isError &&
+        html`<p><span class="tag warn">tool error</span>
+        </p>`
+    }${(Array.isArray(result.content) ? result.content.slice(0, 100) : []).map((/** @type {any} */ part, /** @type {number} */ index) => html`<${Content} key=${index} part=${part} />`)}
         ${result.structuredContent !== undefined && html`<h3 class="muted">Structured</h3><${Json} text=${JSON.stringify(result.structuredContent)} wrap=${true} />`}
         ${!Array.isArray(result.content) && html`<${Json} text=${JSON.stringify(result)} wrap=${true} />`}`;
 }
@@ -27,10 +31,23 @@ export function TryResult({ state }) {
 /** @param {{ part: any }} props */
 function Content({ part }) {
     if (part?.type === 'text') return html`<${TextBlock} text=${String(part.text ?? '')} label="Text of the result" />`;
-    if (part?.type === 'image' && IMAGES.has(part.mimeType) && typeof part.data === 'string' && part.data.length < MAX_IMAGE && BASE64.test(part.data)) {
+    if (
+        part?.type === 'image' &&
+        IMAGES.has(part.mimeType) &&
+        typeof part.data === 'string' &&
+        part.data.length < MAX_IMAGE &&
+        BASE64.test(part.data)
+    ) {
         return html`<img class="result-image" alt=${`Picture of the result, ${part.mimeType}, ${bytes(part.data.length * 0.75)}`} src=${`data:${part.mimeType};base64,${part.data}`} />`;
     }
     return html`<${Json} text=${JSON.stringify(part ?? null)} wrap=${true} />`;
+}
+
+/** @param {string} method @param {any} schema Of a form, or nothing. @returns {string} What an answer begins as. */
+function answerFor(method, schema) {
+    if (schema) return JSON.stringify(initial(schema) || {}, null, 2);
+    if (method === 'roots/list') return '{"roots": []}';
+    return '{"role": "assistant", "content": {"type": "text", "text": ""}, "model": "a person"}';
 }
 
 /** @param {{ run: string | null, question: any, done: () => void }} props One question of the server, as a form. */
@@ -38,20 +55,29 @@ export function TryAnswerForm({ run, question, done }) {
     const params = question.params ?? {};
     const schema = params.requestedSchema ?? null;
     const isForm = question.method === 'elicitation/create' && params.mode !== 'url';
-    const [text, setText] = useState(() => (isForm ? JSON.stringify(initial(schema) || {}, null, 2) : question.method === 'roots/list' ? '{"roots": []}' : '{"role": "assistant", "content": {"type": "text", "text": ""}, "model": "a person"}'));
-    const wrong = isForm ? checkText(text, schema) : checkText(text, {});
+    const [text, setText] = useState(() => answerFor(question.method, isForm ? schema : null));
+    const wrong = checkText(text, isForm ? schema : {});
     const answer = async (/** @type {Record<string, any>} */ body, /** @type {string} */ extra = '') => {
-        await attempt(() => send('POST', `try/${encodeURIComponent(run ?? '')}/answer`, `${JSON.stringify({ question: question.id, ...body }).slice(0, -1)}${extra}}`));
+        const sent = `${JSON.stringify({ question: question.id, ...body }).slice(0, -1)}${extra}}`;
+        await attempt(() => send('POST', `try/${encodeURIComponent(run ?? '')}/answer`, sent));
         done();
     };
+    const isElicitation = question.method === 'elicitation/create';
+    const content = isForm ? `,"content":${text}` : '';
+    const accept = () => (isElicitation ? answer({ action: 'accept' }, content) : answer({}, `,"result":${text}`));
     return html`<section class="panel" aria-label="Question"><header><h2>It asks</h2><span class="tag">${question.method}</span></header><div class="body"><p>
         <${Text} text=${params.message ?? params.systemPrompt ?? ''} most=${2000} /></p>
         ${params.url && html`<p>It wants you to open this address. It is not opened by itself:</p><p class="mono"><${Text} text=${String(params.url)} most=${500} /></p>`}
-        ${isForm ? html`<${SchemaForm} schema=${schema} text=${text} change=${setText} />` : !params.url && html`<${Json} text=${JSON.stringify(params)} wrap=${true} />
+        ${
+            isForm
+                ? html`<${SchemaForm} schema=${schema} text=${text} change=${setText} />`
+                : !params.url &&
+                  html`<${Json} text=${JSON.stringify(params)} wrap=${true} />
         <div class="field"><label for=${`answer-${question.id}`}>Answer, as JSON</label>
-        <textarea id=${`answer-${question.id}`} rows="4" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></div>`}
+        <textarea id=${`answer-${question.id}`} rows="4" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></div>`
+        }
         <div class="row">
-        <button type="button" class="btn primary" disabled=${wrong.length > 0} onClick=${() => (question.method === 'elicitation/create' ? answer({ action: 'accept' }, isForm ? `,"content":${text}` : '') : answer({}, `,"result":${text}`))}>Accept</button>
+        <button type="button" class="btn primary" disabled=${wrong.length > 0} onClick=${accept}>Accept</button>
         <button type="button" class="btn" onClick=${() => answer({ action: 'decline' })}>Decline</button>
         <button type="button" class="btn" onClick=${() => answer({ action: 'cancel' })}>Cancel</button></div></div></section>`;
 }

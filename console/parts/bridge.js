@@ -14,12 +14,14 @@ function place(ends, total) {
     const least = 3;
     const room = HEIGHT - GAP * Math.max(0, ends.length - 1) - least * ends.length;
     let y = TOP;
-    return new Map(ends.map(({ key, sum }) => {
-        const tall = least + Math.max(0, room) * (total ? sum / total : 0);
-        const end = { y, tall, used: 0, sum };
-        y += tall + GAP;
-        return [key, end];
-    }));
+    return new Map(
+        ends.map(({ key, sum }) => {
+            const tall = least + Math.max(0, room) * (total ? sum / total : 0);
+            const end = { y, tall, used: 0, sum };
+            y += tall + GAP;
+            return [key, end];
+        })
+    );
 }
 
 /** @param {any[]} pairs @param {(pair: any) => string} of */
@@ -36,19 +38,33 @@ export function Ribbons({ pairs, servers }) {
     const clients = sums(pairs, pair => pair.client).sort((a, b) => b.key.localeCompare(a.key));
     const order = new Map(servers.map((server, index) => [server.name, index]));
     const known = sums(pairs, pair => pair.server);
-    for (const { name, phase } of servers) if (phase !== 'ready' && !known.some(one => one.key === name)) known.push({ key: name, sum: 0 });
+    for (const { name, phase } of servers)
+        if (phase !== 'ready' && !known.some(one => one.key === name)) known.push({ key: name, sum: 0 });
     known.sort((a, b) => b.sum - a.sum || (order.get(a.key) ?? 0) - (order.get(b.key) ?? 0));
     const left = place(clients, total);
     const right = place(known.slice(0, 14), total);
-    const drawn = pairs.filter(pair => right.has(pair.server)).sort((a, b) => (order.get(a.server) ?? 0) - (order.get(b.server) ?? 0));
+    const drawn = pairs
+        .filter(pair => right.has(pair.server))
+        .sort((a, b) => (order.get(a.server) ?? 0) - (order.get(b.server) ?? 0));
     return html`<svg viewBox="36 0 664 226" role="group" aria-label="Calls by the revision of the client and by server"><defs><linearGradient id="across">
         <stop class="from" /><stop class="to" offset="1" /></linearGradient></defs>
         ${drawn.map(pair => ribbon(pair, left, right))}
-        ${[...left].map(([key, end]) => html`<g key=${key}><rect class="c" x=${LEFT - 5} y=${end.y} width="5" height=${end.tall} rx="1.5" />
+        ${[...left].map(
+            ([
+                key,
+                end
+            ]) => html`<g key=${key}><rect class="c" x=${LEFT - 5} y=${end.y} width="5" height=${end.tall} rx="1.5" />
             <text class="end" x=${LEFT - 12} y=${end.y + end.tall / 2 + 4}>${key} <tspan class="m">${percent(total ? end.sum / total : 0).replace('.0', '')}</tspan>
             </text>
-            ${end.tall > 34 && html`<text class="m end" x=${LEFT - 12} y=${end.y + end.tall / 2 + 19}>${ERAS[/** @type {keyof typeof ERAS} */ (key)] ?? 'handshake'}</text>`}</g>`)}
-        ${[...right].map(([key, end]) => serverEnd(key, end, servers.find(server => server.name === key)))}</svg>`;
+            ${end.tall > 34 && html`<text class="m end" x=${LEFT - 12} y=${end.y + end.tall / 2 + 19}>${ERAS[/** @type {keyof typeof ERAS} */ (key)] ?? 'handshake'}</text>`}</g>`
+        )}
+        ${[...right].map(([key, end]) =>
+            serverEnd(
+                key,
+                end,
+                servers.find(server => server.name === key)
+            )
+        )}</svg>`;
 }
 
 /** @param {any} pair @param {Map<string, any>} left @param {Map<string, any>} right */

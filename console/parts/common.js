@@ -21,7 +21,8 @@ export function Text({ text, most = TEXT_MAX }) {
 export const Dot = ({ state }) => html`<span class=${`dot ${state}`} aria-hidden="true"></span>`;
 
 /** @param {{ revision?: string | null, as?: string }} props */
-export const Revision = ({ revision, as = 'tag mono' }) => (revision ? html`<span class=${as}>${revision}</span>` : null);
+export const Revision = ({ revision, as = 'tag mono' }) =>
+    revision ? html`<span class=${as}>${revision}</span>` : null;
 
 const SHAPES = { ready: 'ok', starting: 'wait', degraded: 'warn', down: 'bad', here: 'ok', alive: 'ok', away: 'bad' };
 /** @param {string} phase @returns {string} */
@@ -40,7 +41,11 @@ export const Copy = ({ text, label = 'Copy', what = 'Text' }) =>
     html`<button type="button" class="btn" onClick=${() => copy(text, what)}><${Icon} name="copy" />${label}</button>`;
 
 /** A command or address to take along. @param {{ text: string, what?: string }} props */
-export const CopyLine = ({ text, what = 'Line' }) => html`<div class="copyline"><code tabindex="0">${text}</code><${Copy} text=${text} what=${what} /></div>`;
+export const CopyLine = ({ text, what = 'Line' }) =>
+    html`<div class="copyline"><code tabindex="0">${text}</code><${Copy} text=${text} what=${what} /></div>`;
+
+/** @param {string} said @returns {string} What the API said, which begins small and has no end. */
+export const sentence = said => (said ? said[0].toUpperCase() + said.slice(1) + (/[.?!]$/u.test(said) ? '' : '.') : '');
 
 /** What would be here, and how it gets here. @param {{ title: string, children?: any, level?: number }} props */
 export const Empty = ({ title, children, level = 2 }) =>
@@ -49,18 +54,26 @@ export const Empty = ({ title, children, level = 2 }) =>
 /** @param {{ error: { message: string, hint?: string } | null, at?: Date | null, retry?: () => void }} props */
 export function ErrorStrip({ error, at, retry }) {
     if (!error) return null;
-    return html`<div class="strip-note bad" role="alert"><${Dot} state="bad" /><span><b><${Text} text=${error.message} /></b>${' '}
-        <span class="muted">${error.hint ? html`<${Text} text=${error.hint} />` : ''}${at ? ` What is shown is as of ${clock(at)}.` : ''}</span></span>
+    return html`<div class="strip-note bad" role="alert"><${Dot} state="bad" /><span><b><${Text} text=${sentence(error.message)} /></b>${' '}
+        <span class="muted">${error.hint ? html`<${Text} text=${sentence(error.hint)} />` : ''}${at ? ` What is shown is as of ${clock(at)}.` : ''}</span></span>
         ${retry && html`<button type="button" class="btn" onClick=${retry}>Try again</button>`}</div>`;
 }
 
 /** The strip of an act that failed. */
-export const ActError = () => (actError.value
-    ? html`<${ErrorStrip} error=${actError.value} /><div class="hidden"><button type="button" onClick=${() => { actError.value = null; }}>Dismiss</button></div>` : null);
+export const ActError = () =>
+    actError.value
+        ? html`<${ErrorStrip} error=${actError.value} /><div class="hidden"><button type="button" onClick=${() => {
+              actError.value = null;
+          }}>Dismiss</button></div>`
+        : null;
 
 /** Grey rows, after a moment. @param {{ columns: number, rows?: number }} props */
-export const Bones = ({ columns, rows = 4 }) => html`${Array.from({ length: rows }, (_, row) => html`<tr class="bones" key=${`bone${row}`} aria-hidden="true">
-    ${Array.from({ length: columns }, (__, column) => html`<td><svg width=${40 + ((row * 37 + column * 53) % 60)} height="9" class="bone"></svg></td>`)}</tr>`)}`;
+export const Bones = ({ columns, rows = 4 }) =>
+    html`${Array.from(
+        { length: rows },
+        (_, row) => html`<tr class="bones" key=${`bone${row}`} aria-hidden="true">
+    ${Array.from({ length: columns }, (__, column) => html`<td><svg width=${40 + ((row * 37 + column * 53) % 60)} height="9" class="bone"></svg></td>`)}</tr>`
+    )}`;
 
 /**
  * Tabs by the pattern of ARIA: arrows move, Home and End jump.
@@ -77,8 +90,10 @@ export function Tabs({ tabs, chosen, choose, label, children, panel }) {
         document.getElementById(`tab-${panel}-${next.id}`)?.focus();
     };
     return html`<div class="tabs"><div role="tablist" aria-label=${label} onKeyDown=${onKeyDown}>
-        ${tabs.map(tab => html`<button type="button" role="tab" id=${`tab-${panel}-${tab.id}`} key=${tab.id} aria-selected=${tab.id === chosen ? 'true' : 'false'}
-            aria-controls=${panel} tabindex=${tab.id === chosen ? 0 : -1} onClick=${() => choose(tab.id)}>${tab.label}${tab.count ? html`<span>${tab.count}</span>` : ''}</button>`)}
+        ${tabs.map(
+            tab => html`<button type="button" role="tab" id=${`tab-${panel}-${tab.id}`} key=${tab.id} aria-selected=${tab.id === chosen ? 'true' : 'false'}
+            aria-controls=${panel} tabindex=${tab.id === chosen ? 0 : -1} onClick=${() => choose(tab.id)}>${tab.label}${tab.count ? html`<span>${tab.count}</span>` : ''}</button>`
+        )}
         </div>${children && html`<span class="gap"></span>${children}`}</div>`;
 }
 

@@ -46,8 +46,11 @@ function FieldInput({ field, context }) {
     const raw = node ? context.text.slice(node.start, node.end) : '';
     const write = (/** @type {string | null} */ json) => context.change(splice(context.text, field.pointer, json));
     const said = [field.help && `${id}h`, wrong && `${id}w`].filter(Boolean).join(' ') || undefined;
-    return html`<div class="field">${field.kind !== 'choices' && html`<label for=${id}>
-        <${Text} text=${field.label} most=${80} />${field.required && html`<span class="req" title="needed">*</span>`}</label>`}
+    return html`<div class="field">${
+        field.kind !== 'choices' &&
+        html`<label for=${id}>
+        <${Text} text=${field.label} most=${80} />${field.required && html`<span class="req" title="needed">*</span>`}</label>`
+    }
         <${Control} id=${id} field=${field} raw=${raw} write=${write} described=${said} invalid=${wrong && raw ? 'true' : undefined} />
         ${field.help && html`<div class="help" id=${`${id}h`}><${Text} text=${field.help} most=${400} /></div>`}
         ${wrong && html`<div class="wrong" id=${`${id}w`}>${wrong}</div>`}</div>`;
@@ -56,18 +59,31 @@ function FieldInput({ field, context }) {
 /** @param {{ id: string, field: Field, raw: string, write: (json: string | null) => void, described?: string, invalid?: string }} props */
 function Control({ id, field, raw, write, described, invalid }) {
     const text = raw.startsWith('"') ? unquote(raw) : raw;
-    const attributes = { id, 'aria-describedby': described, 'aria-invalid': invalid, 'aria-required': field.required ? 'true' : undefined };
-    const onText = (/** @type {any} */ event) => write(event.target.value === '' && !field.required ? null : JSON.stringify(event.target.value));
+    const attributes = {
+        id,
+        'aria-describedby': described,
+        'aria-invalid': invalid,
+        'aria-required': field.required ? 'true' : undefined
+    };
+    const onText = (/** @type {any} */ event) =>
+        write(event.target.value === '' && !field.required ? null : JSON.stringify(event.target.value));
     switch (field.kind) {
-        case 'text': return html`<input type="text" ...${attributes} value=${text} onInput=${onText} />`;
-        case 'long': return html`<textarea rows="4" ...${attributes} value=${text} onInput=${onText} />`;
-        case 'number': return html`<input type="text" inputmode="decimal" ...${attributes} value=${text} onChange=${(/** @type {any} */ event) => write(numberText(event.target.value, field.required))} />`;
-        case 'boolean': return html`<span>
+        case 'text':
+            return html`<input type="text" ...${attributes} value=${text} onInput=${onText} />`;
+        case 'long':
+            return html`<textarea rows="4" ...${attributes} value=${text} onInput=${onText} />`;
+        case 'number':
+            return html`<input type="text" inputmode="decimal" ...${attributes} value=${text} onChange=${(/** @type {any} */ event) => write(numberText(event.target.value, field.required))} />`;
+        case 'boolean':
+            return html`<span>
             <input type="checkbox" ...${attributes} aria-required=${undefined} checked=${raw === 'true'} onChange=${(/** @type {any} */ event) => write(String(event.target.checked))} /></span>`;
-        case 'choice': return html`<select ...${attributes} value=${raw} onChange=${(/** @type {any} */ event) => write(event.target.value || null)}>
+        case 'choice':
+            return html`<select ...${attributes} value=${raw} onChange=${(/** @type {any} */ event) => write(event.target.value || null)}>
             ${(!field.required || !raw) && html`<option value="">–</option>`}${field.options.map(option => html`<option value=${JSON.stringify(option.value)}>${option.label}</option>`)}</select>`;
-        case 'choices': return html`<${Choices} field=${field} raw=${raw} write=${write} />`;
-        default: return html`<textarea rows="2" ...${attributes} spellcheck="false" value=${raw} placeholder="JSON" onChange=${(/** @type {any} */ event) => write(scanned(event.target.value) ? event.target.value : null)} />`;
+        case 'choices':
+            return html`<${Choices} field=${field} raw=${raw} write=${write} />`;
+        default:
+            return html`<textarea rows="2" ...${attributes} spellcheck="false" value=${raw} placeholder="JSON" onChange=${(/** @type {any} */ event) => write(scanned(event.target.value) ? event.target.value : null)} />`;
     }
 }
 
@@ -79,12 +95,16 @@ function numberText(value, required) {
 
 /** @param {{ field: Field, raw: string, write: (json: string | null) => void }} props */
 function Choices({ field, raw, write }) {
-    const chosen = new Set(scanned(raw) ? JSON.parse(raw).map?.((/** @type {unknown} */ one) => JSON.stringify(one)) ?? [] : []);
+    const chosen = new Set(
+        scanned(raw) ? (JSON.parse(raw).map?.((/** @type {unknown} */ one) => JSON.stringify(one)) ?? []) : []
+    );
     const toggle = (/** @type {string} */ json) => {
         if (!chosen.delete(json)) chosen.add(json);
         write(`[${[...chosen].join(', ')}]`);
     };
-    return html`<fieldset><legend><${Text} text=${field.label} most=${80} /></legend>${field.options.map(({ value, label }) => html`<label key=${label}>
+    return html`<fieldset><legend><${Text} text=${field.label} most=${80} /></legend>${field.options.map(
+        ({ value, label }) => html`<label key=${label}>
         <input type="checkbox"
-        checked=${chosen.has(JSON.stringify(value))} onChange=${() => toggle(JSON.stringify(value))} /><${Text} text=${label} most=${80} /></label>`)}</fieldset>`;
+        checked=${chosen.has(JSON.stringify(value))} onChange=${() => toggle(JSON.stringify(value))} /><${Text} text=${label} most=${80} /></label>`
+    )}</fieldset>`;
 }

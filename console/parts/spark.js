@@ -9,27 +9,35 @@ function path(values, width, height) {
     const most = Math.max(...known, 1e-9);
     const step = width / Math.max(1, values.length - 1);
     let pen = 'M';
-    return values.map((value, index) => {
-        if (value === null) {
-            pen = 'M';
-            return '';
-        }
-        const point = `${pen}${(index * step).toFixed(1)} ${(height - 3 - (value / most) * (height - 6)).toFixed(1)}`;
-        pen = 'L';
-        return point;
-    }).join(' ');
+    return values
+        .map((value, index) => {
+            if (value === null) {
+                pen = 'M';
+                return '';
+            }
+            const point = `${pen}${(index * step).toFixed(1)} ${(height - 3 - (value / most) * (height - 6)).toFixed(1)}`;
+            pen = 'L';
+            return point;
+        })
+        .join(' ');
 }
 
 /** @param {{ values?: (number | null)[], bad?: boolean, width?: number, height?: number }} props Decoration: the figure beside it says the same. */
 export function Spark({ values = [], bad = false, width = 84, height = 30 }) {
     const filled = values.map(value => value ?? 0);
-    if (filled.length < 2) return html`<svg class="spark" viewBox=${`0 0 ${width} ${height}`} aria-hidden="true"></svg>`;
+    if (filled.length < 2)
+        return html`<svg class="spark" viewBox=${`0 0 ${width} ${height}`} aria-hidden="true"></svg>`;
     const line = path(filled, width, height);
     return html`<svg class="spark" viewBox=${`0 0 ${width} ${height}`} preserveAspectRatio="none" aria-hidden="true">
         <path class="fill" d=${`${line} L${width} ${height} L0 ${height}Z`} /><path class=${bad ? 'bad' : ''} d=${line} /></svg>`;
 }
 
-const PARTS = /** @type {const} */ ([['rialto_us', 'us', 't-us'], ['open_us', 'op', 't-open'], ['server_us', 'them', 't-them'], ['client_us', 'person', 't-person']]);
+const PARTS = /** @type {const} */ ([
+    ['rialto_us', 'us', 't-us'],
+    ['open_us', 'op', 't-open'],
+    ['server_us', 'them', 't-them'],
+    ['client_us', 'person', 't-person']
+]);
 
 /** @param {any} time @param {number} width @param {number} gap Widths of the four parts; each that is there is seen. */
 function widths(time, width, gap) {
@@ -47,14 +55,21 @@ function widths(time, width, gap) {
 
 /** @param {{ time: any, took: number | null, most: number }} props Length on a logarithmic scale, so that short calls are seen beside long ones. */
 export function TimeBar({ time, took, most }) {
-    const length = took ? Math.max(4, 92 * Math.min(1, Math.log10(1 + took / 50) / Math.log10(1 + Math.max(most, 1) / 50))) : 0;
+    const length = took
+        ? Math.max(4, 92 * Math.min(1, Math.log10(1 + took / 50) / Math.log10(1 + Math.max(most, 1) / 50)))
+        : 0;
     return html`<svg class="bar" viewBox="0 0 92 6" aria-hidden="true"><rect class="track" width="92" height="6" rx="2" />
         ${length > 0 && widths(time, length, 1).map(part => html`<rect class=${part.row} x=${part.x.toFixed(1)} width=${part.wide.toFixed(1)} height="6" rx="1" />`)}</svg>`;
 }
 
 /** @param {{ time: any, took: number | null, server: string }} props */
 export function TimeParts({ time, took, server }) {
-    const names = [['Rialto', time?.rialto_us], ['opening', time?.open_us], [server, time?.server_us], ['a person', time?.client_us]].filter(([, us]) => us > 0);
+    const names = [
+        ['Rialto', time?.rialto_us],
+        ['opening', time?.open_us],
+        [server, time?.server_us],
+        ['a person', time?.client_us]
+    ].filter(([, us]) => us > 0);
     const said = `Of ${duration(took)}: ${names.map(([name, us]) => `${name} ${duration(us)}`).join(', ')}`;
     return html`<div class="time"><svg viewBox="0 0 460 8" preserveAspectRatio="none" role="img" aria-label=${said}>
         ${widths(time, 460, 1).map(part => html`<rect class=${part.big} x=${part.x.toFixed(1)} width=${part.wide.toFixed(1)} height="8" rx="1" />`)}</svg>

@@ -12,20 +12,33 @@ const TICKS = 5;
 export function Timeline({ call }) {
     const most = Math.max(call.took_us ?? 0, ...call.messages.map(message => message.at_us), 1);
     const x = (/** @type {number} */ us) => LEFT + (us / most) * WIDTH;
-    const lanes = /** @type {const} */ ([['client', 'c'], ['server', 's']]).map(([wire, name]) => ({ wire, name, messages: call.messages.filter(message => message.wire === wire) }));
+    const lanes = /** @type {const} */ ([
+        ['client', 'c'],
+        ['server', 's']
+    ]).map(([wire, name]) => ({ wire, name, messages: call.messages.filter(message => message.wire === wire) }));
     const [above, below] = lanes.map(lane => Math.max(1, lane.messages.length) * ROW);
     const height = above + below + 62;
     const waits = parkedSpans(call.messages);
     return html`<div class="lanes" id="call-panel" role="tabpanel" tabindex="0" aria-labelledby="tab-call-panel-timeline">
         <svg viewBox=${`0 0 960 ${height}`} role="img" aria-label=${`${call.messages.length} messages in ${duration(most)}`}>
         <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path class="hatch" d="M0 0V6" /></pattern></defs>
-        ${Array.from({ length: TICKS + 1 }, (_, tick) => html`<g key=${tick}><path class="axis" d=${`M${x((most / TICKS) * tick)} 18V${height - 4}`} />
-        <text x=${x((most / TICKS) * tick) + 3} y="12">${duration((most / TICKS) * tick)}</text></g>`)}
-        ${waits.map(wait => html`<rect class="p" x=${x(wait.from)} y="20" width=${Math.max(2, x(wait.to) - x(wait.from))} height=${height - 26}>
-        <title>a person, ${duration(wait.to - wait.from)}</title></rect>`)}
-        ${lanes.map((lane, index) => html`<g key=${lane.wire}><text class="b" x="4" y=${index ? above + 58 : 34}>${lane.wire}</text>
-            ${lane.messages.map((message, row) => bar(message, lane.name, x, (index ? above + 46 : 22) + row * ROW))}</g>`)}</svg>
-        <p class="muted">Hatched: waiting for a person.</p></div>`;
+        ${Array.from(
+            { length: TICKS + 1 },
+            (_, tick) => html`<g key=${tick}><path class="axis" d=${`M${x((most / TICKS) * tick)} 18V${height - 4}`} />
+        <text x=${x((most / TICKS) * tick) + 3} y="12">${duration((most / TICKS) * tick)}</text></g>`
+        )}
+        ${waits.map(
+            wait => html`<rect class="p" x=${x(wait.from)} y="20" width=${Math.max(2, x(wait.to) - x(wait.from))} height=${height - 26}>
+        <title>a person, ${duration(wait.to - wait.from)}</title></rect>`
+        )}
+        ${lanes.map(
+            (
+                lane,
+                index
+            ) => html`<g key=${lane.wire}><text class="b" x="4" y=${index ? above + 58 : 34}>${lane.wire}</text>
+            ${lane.messages.map((message, row) => bar(message, lane.name, x, (index ? above + 46 : 22) + row * ROW))}</g>`
+        )}</svg>
+        ${waits.length > 0 && html`<p class="muted">Hatched: waiting for a person.</p>`}</div>`;
 }
 
 /** @param {any} message @param {string} name @param {(us: number) => number} x @param {number} y */
@@ -42,6 +55,8 @@ function parkedSpans(messages) {
     const client = messages.filter(message => message.wire === 'client').sort((a, b) => a.at_us - b.at_us);
     return client.flatMap((message, index) => {
         const next = client[index + 1];
-        return message.way === 'out' && next?.way === 'in' && next.round > message.round ? [{ from: message.at_us, to: next.at_us }] : [];
+        return message.way === 'out' && next?.way === 'in' && next.round > message.round
+            ? [{ from: message.at_us, to: next.at_us }]
+            : [];
     });
 }

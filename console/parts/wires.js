@@ -42,14 +42,20 @@ export function titleOf(message) {
     const text = message.text ?? '';
     try {
         const root = scan(text);
-        const slice = (/** @type {string} */ pointer) => { const node = nodeAt(root, pointer); return node && text.slice(node.start, node.end); };
+        const slice = (/** @type {string} */ pointer) => {
+            const node = nodeAt(root, pointer);
+            return node && text.slice(node.start, node.end);
+        };
         const method = slice('/method');
         if (method) return unquote(method);
         const type = slice('/result/resultType');
-        if (nodeAt(root, '/result')) return type && unquote(type) !== 'complete' ? `result: ${unquote(type)}` : 'result';
+        if (nodeAt(root, '/result'))
+            return type && unquote(type) !== 'complete' ? `result: ${unquote(type)}` : 'result';
         const code = slice('/error/code');
         if (code) return `error ${code}`;
-    } catch { /* Cut or no JSON: its kind will do. */ }
+    } catch {
+        /* Cut or no JSON: its kind will do. */
+    }
     return message.kind;
 }
 
@@ -75,7 +81,9 @@ export function Wires({ call }) {
 
 /** @param {{ call: Call, row: Row, next?: Row }} props */
 function WireRow({ call, row, next }) {
-    const touched = call.changes.filter(({ messages }) => messages.some(n => n !== null && (n === row.client?.n || n === row.server?.n)));
+    const touched = call.changes.filter(({ messages }) =>
+        messages.some(n => n !== null && (n === row.client?.n || n === row.server?.n))
+    );
     return html`<${Side} call=${call} message=${row.client} side="c" transport=${call.client.transport} changes=${touched} />
         <${Rail} row=${row} changes=${touched} next=${next} client=${call.client.name ?? 'the client'} />
         <${Side} call=${call} message=${row.server} side="s" transport=${call.server?.transport ?? ''} changes=${touched} />`;
@@ -85,7 +93,8 @@ function WireRow({ call, row, next }) {
 function Side({ call, message, side, transport, changes }) {
     if (!message) return html`<div class=${`msg ${side}`}></div>`;
     const way = wayOf(message) === 'go' ? '→' : '←';
-    const round = message.round > 1 && message.wire === 'client' && message.way === 'in' ? `, round ${message.round}` : '';
+    const round =
+        message.round > 1 && message.wire === 'client' && message.way === 'in' ? `, round ${message.round}` : '';
     const marks = new Map();
     for (const change of changes) {
         const place = change.messages.indexOf(message.n);
@@ -95,8 +104,11 @@ function Side({ call, message, side, transport, changes }) {
         <${Text} text=${titleOf(message)} most=${80} />${round}</h3>
         <span class="where"><${Text} text=${whereOf(message, transport)} most=${160} /></span>
         <span class="at">${message.at_us ? `+${duration(message.at_us)}` : '0'}</span></div>
-        ${message.text === null ? html`<p class="muted">${bytes(message.bytes)}, ${call.bodies === 'none' ? 'not kept' : 'without a body'}</p>`
-            : html`<${Json} text=${message.text} marks=${marks} hidden=${message.hidden} />`}
+        ${
+            message.text === null
+                ? html`<p class="muted">${bytes(message.bytes)}, ${call.bodies === 'none' ? 'not kept' : 'without a body'}</p>`
+                : html`<${Json} text=${message.text} marks=${marks} hidden=${message.hidden} />`
+        }
         ${message.text !== null && call.bodies === 'cut' && message.bytes > message.text.length && html`<p class="muted">The first 48 and the last 16 KB of ${bytes(message.bytes)}.</p>`}</article>`;
 }
 
@@ -110,11 +122,16 @@ export function Json({ text, marks = new Map(), hidden = [], wrap = false }) {
 
 /** @param {{ line: import('../pure/lines.js').Line }} props */
 function JsonLine({ line: { indent, pieces, mark } }) {
-    return html`<span class=${`l ${mark}`} data-change=${mark ? '' : undefined} tabindex=${mark ? -1 : undefined}>${mark && html`<span class="sign" aria-hidden="true">${SIGNS[mark]}</span><span class="hidden">${SAID[mark]}</span>`}${'  '.repeat(indent)}${pieces.map(piece => {
+    return html`<span class=${`l ${mark}`} data-change=${mark ? '' : undefined} tabindex=${mark ? -1 : undefined}>${
+        mark &&
+        html`<span class="sign" aria-hidden="true">${SIGNS[mark]}</span><span class="hidden">${SAID[mark]}</span>`
+    }${'  '.repeat(indent)}${pieces.map(piece => {
         const shown = html`<${Text} text=${piece.text} />`;
         if (piece.as === 'key') return html`<span class="k">${shown}</span>`;
         if (piece.as === 'mark') return html`<mark>${shown}</mark>`;
-        return piece.as === 'out' ? html`<span class="out" title="Taken out before it left the gateway">${shown}</span>` : shown;
+        return piece.as === 'out'
+            ? html`<span class="out" title="Taken out before it left the gateway">${shown}</span>`
+            : shown;
     })}</span>`;
 }
 
@@ -123,7 +140,10 @@ function Rail({ row, changes, next, client }) {
     const reasons = [...new Set(changes.map(change => change.why))];
     const both = row.client && row.server;
     const gap = both ? Math.abs(/** @type {any} */ (row.server).at_us - /** @type {any} */ (row.client).at_us) : 0;
-    const parked = row.client && row.way === 'back' && next?.client && next.client.round > row.client.round ? next.client.at_us - row.client.at_us : 0;
+    const parked =
+        row.client && row.way === 'back' && next?.client && next.client.round > row.client.round
+            ? next.client.at_us - row.client.at_us
+            : 0;
     return html`<div class="rail"><${Arrow} way=${row.way} both=${Boolean(both)} />
         ${reasons.slice(0, 6).map((why, index) => html`<p class=${index ? 'd' : ''} key=${why}>${why}</p>`)}
         ${both && !reasons.length && html`<p class="d">passed on as it is</p>`}

@@ -123,7 +123,11 @@ export function unquote(quoted) {
 }
 
 /** @param {string} pointer @returns {string[]} */
-export const tokens = pointer => pointer.split('/').slice(1).map(token => token.replaceAll('~1', '/').replaceAll('~0', '~'));
+export const tokens = pointer =>
+    pointer
+        .split('/')
+        .slice(1)
+        .map(token => token.replaceAll('~1', '/').replaceAll('~0', '~'));
 
 /** @param {string} pointer @param {string} key */
 export const child = (pointer, key) => `${pointer}/${key.replaceAll('~', '~0').replaceAll('/', '~1')}`;

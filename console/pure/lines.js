@@ -60,7 +60,8 @@ class Layout {
     member(node, member, index, path, indent) {
         const below = child(path, member.key);
         const before = node.members[index - 1];
-        const shares = path === '' && node.kind === 'object' && ENVELOPE.has(member.key) && (!before || ENVELOPE.has(before.key));
+        const shares =
+            path === '' && node.kind === 'object' && ENVELOPE.has(member.key) && (!before || ENVELOPE.has(before.key));
         if (shares) this.put(' ', 'plain');
         else this.newline(indent + 1);
         const first = this.lines.length - 1;
@@ -108,8 +109,10 @@ class Layout {
     /** @param {import('./json.js').Node} node @returns {string} */
     flat(node) {
         if (!node.members.length) return this.text.slice(node.start, node.end);
-        const parts = node.members.map(({ keyStart, keyEnd, node: below }) =>
-            (node.kind === 'object' ? `${this.text.slice(keyStart, keyEnd)}: ` : '') + this.flat(below));
+        const parts = node.members.map(
+            ({ keyStart, keyEnd, node: below }) =>
+                (node.kind === 'object' ? `${this.text.slice(keyStart, keyEnd)}: ` : '') + this.flat(below)
+        );
         return node.kind === 'object' ? `{ ${parts.join(', ')} }` : `[${parts.join(', ')}]`;
     }
 }
@@ -129,7 +132,9 @@ export function lines(text, marks = new Map(), hidden = []) {
     try {
         root = scan(text);
     } catch {
-        return text.split(/\r\n|\r|\n/u).map(line => ({ indent: 0, pieces: [{ text: shorten(line), as: 'value' }], mark: '' }));
+        return text
+            .split(/\r\n|\r|\n/u)
+            .map(line => ({ indent: 0, pieces: [{ text: shorten(line), as: 'value' }], mark: '' }));
     }
     const layout = new Layout(text, marks, new Set(hidden));
     layout.write(root, '', 0);

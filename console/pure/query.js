@@ -5,7 +5,20 @@
 
 /** @typedef {{ key: string, values: string[], not: boolean }} Term */
 
-export const KEYS = ['client', 'server', 'tool', 'method', 'outcome', 'took', 'era', 'node', 'group', 'caller', 'session', 'id'];
+export const KEYS = [
+    'client',
+    'server',
+    'tool',
+    'method',
+    'outcome',
+    'took',
+    'era',
+    'node',
+    'group',
+    'caller',
+    'session',
+    'id'
+];
 const ERAS = ['none', 'names', 'era', 'across'];
 const DURATION = /^([<>]=?)?(\d+(?:\.\d+)?)(us|ms|s|m)?$/;
 const MICROS = { us: 1, ms: 1e3, s: 1e6, m: 60e6 };
@@ -68,18 +81,41 @@ function complaint(key, value) {
 function columns(row, key) {
     const { client = {}, server = {} } = row;
     switch (key) {
-        case 'client': return [client.name, client.version, client.revision];
-        case 'server': return [server?.name, server?.revision];
-        case 'tool': return [row.name, server?.own];
-        case 'method': return [row.method];
-        case 'outcome': return [row.outcome, row.error?.code === undefined ? null : String(row.error?.code)];
-        case 'node': return [row.node];
-        case 'group': return [row.group];
-        case 'caller': return [client.caller];
-        case 'session': return [client.session];
-        case 'id': return [row.id, ...(row.requests ?? [])];
-        default: return [row.method, row.name, server?.own, client.name, client.revision, client.caller, server?.name,
-            server?.revision, row.group, row.outcome, row.error?.message, row.id];
+        case 'client':
+            return [client.name, client.version, client.revision];
+        case 'server':
+            return [server?.name, server?.revision];
+        case 'tool':
+            return [row.name, server?.own];
+        case 'method':
+            return [row.method];
+        case 'outcome':
+            return [row.outcome, row.error?.code === undefined ? null : String(row.error?.code)];
+        case 'node':
+            return [row.node];
+        case 'group':
+            return [row.group];
+        case 'caller':
+            return [client.caller];
+        case 'session':
+            return [client.session];
+        case 'id':
+            return [row.id, ...(row.requests ?? [])];
+        default:
+            return [
+                row.method,
+                row.name,
+                server?.own,
+                client.name,
+                client.revision,
+                client.caller,
+                server?.name,
+                server?.revision,
+                row.group,
+                row.outcome,
+                row.error?.message,
+                row.id
+            ];
     }
 }
 
@@ -132,4 +168,5 @@ export function toggle(text, written) {
 }
 
 /** @param {string} key @param {string} value @returns {string} A term, quoted where it must be. */
-export const write = (key, value) => (/[\s,]/u.test(value) ? `${key}:"${value.replaceAll('"', '')}"` : `${key}:${value}`);
+export const write = (key, value) =>
+    /[\s,]/u.test(value) ? `${key}:"${value.replaceAll('"', '')}"` : `${key}:${value}`;

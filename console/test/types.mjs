@@ -8,16 +8,28 @@ function type(schema, pad) {
     if (schema.$ref) return `components['schemas']['${schema.$ref.split('/').at(-1)}']`;
     if (schema.const !== undefined) return JSON.stringify(schema.const);
     if (schema.enum) return schema.enum.map(one => JSON.stringify(one)).join(' | ');
-    for (const [key, sign] of [['oneOf', ' | '], ['anyOf', ' | '], ['allOf', ' & ']]) {
+    for (const [key, sign] of [
+        ['oneOf', ' | '],
+        ['anyOf', ' | '],
+        ['allOf', ' & ']
+    ]) {
         if (schema[key]) return schema[key].map(one => type(one, pad)).join(sign);
     }
     if (Array.isArray(schema.type)) return schema.type.map(one => type({ ...schema, type: one }, pad)).join(' | ');
     switch (schema.type) {
-        case 'array': return `(${type(schema.items, pad)})[]`;
-        case 'object': return object(schema, pad);
-        case 'integer': return 'number';
-        case 'string': case 'number': case 'boolean': case 'null': return schema.type;
-        default: return schema.properties ? object(schema, pad) : 'any';
+        case 'array':
+            return `(${type(schema.items, pad)})[]`;
+        case 'object':
+            return object(schema, pad);
+        case 'integer':
+            return 'number';
+        case 'string':
+        case 'number':
+        case 'boolean':
+        case 'null':
+            return schema.type;
+        default:
+            return schema.properties ? object(schema, pad) : 'any';
     }
 }
 
@@ -27,17 +39,23 @@ function object(schema, pad) {
     if (!members.length) return 'Record<string, any>';
     const needed = new Set(schema.required ?? []);
     const name = key => (/^[A-Za-z_]\w*$/u.test(key) ? key : JSON.stringify(key));
-    const each = members.map(([key, value]) => `${pad}    ${name(key)}${needed.has(key) ? '' : '?'}: ${type(value, `${pad}    `)};\n`);
+    const each = members.map(
+        ([key, value]) => `${pad}    ${name(key)}${needed.has(key) ? '' : '?'}: ${type(value, `${pad}    `)};\n`
+    );
     return `{\n${each.join('')}${pad}}`;
 }
 
 const isCheck = process.argv[2] === '--check';
 const [openapi, out] = process.argv.slice(isCheck ? 3 : 2);
 const { components } = JSON.parse(readFileSync(openapi, 'utf8'));
-const schemas = Object.entries(components.schemas).map(([name, schema]) => `        ${name}: ${type(schema, '        ')};\n`).join('');
+const schemas = Object.entries(components.schemas)
+    .map(([name, schema]) => `        ${name}: ${type(schema, '        ')};\n`)
+    .join('');
 const text = `// Made from src/console/openapi.json by console/test/types.mjs. Do not edit.\n\nexport interface components {\n    schemas: {\n${schemas}    };\n}\n`;
 if (!isCheck) writeFileSync(out, text);
 else if (readFileSync(out, 'utf8') !== text) {
-    console.error(`${out} is not what ${openapi} says; run: node console/test/types.mjs src/console/openapi.json console/types.d.ts`);
+    console.error(
+        `${out} is not what ${openapi} says; run: node console/test/types.mjs src/console/openapi.json console/types.d.ts`
+    );
     process.exit(1);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute};
-use super::{text_member, why};
+use super::{sessions, text_member, why};
 use crate::dialect::Revision;
 use crate::gateway::{Group, ListPage, View};
 use crate::inbound::Inbound;
@@ -77,6 +77,9 @@ fn one(request: &AdminRequest) -> ApiResult {
     let group = find(&inbound, request.parameter(0))?;
     let revision = asked_revision(request)?;
     let view = Arc::clone(&group.view(revision));
+    let session = request.query("session").map(|short| sessions::find(&inbound, short)).transpose()?;
+    let permissions = session.and_then(|session| view.permissions(&session.latest_identity()));
+    let is_shown = |list, n: &usize| permissions.as_ref().is_none_or(|permissions| permissions.shows(list, *n));
     let mut answer = row(&group, &view);
     answer["as"] = revision.as_str().into();
     let mut seen = Map::new();
@@ -96,8 +99,9 @@ fn one(request: &AdminRequest) -> ApiResult {
                 "bytes": entry.item.as_bytes().len(),
             })
         };
-        answer[key] = view.entries(list).map(entry).collect();
-        let page = ListPage { list, offset: 0, permissions: None };
+        let shown = view.entries(list).enumerate().filter(|(n, _)| is_shown(list, n));
+        answer[key] = shown.map(|(_, one)| entry(one)).collect();
+        let page = ListPage { list, offset: 0, permissions: permissions.as_deref() };
         if let Ok(result) = view.page(&page, revision, inbound.gateway.seal()) {
             seen.insert(list.method().to_string(), result.read::<Value>().unwrap_or_default());
         }

@@ -145,7 +145,11 @@ fn found_out(state: &crate::upstream::CatalogState) -> Value {
         let session = if state.keeps_session { "keeps a session" } else { "keeps no session" };
         found.push(format!("speaks {revision}, {session}"));
     }
-    found.push(format!("connected {} times", state.health.connects));
+    match state.health.connects {
+        0 => {}
+        1 => found.push("connected once".to_owned()),
+        many => found.push(format!("connected {many} times")),
+    }
     json!(found)
 }
 

@@ -152,7 +152,7 @@ impl Permissions {
     }
 
     /// Whether the callers see the item at a position of a list.
-    pub(super) fn shows(&self, list: List, position: usize) -> bool {
+    pub fn shows(&self, list: List, position: usize) -> bool {
         self.lists[list as usize].access.get(position).is_some_and(|access| *access != Access::Hidden)
     }
 

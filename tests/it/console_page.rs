@@ -107,6 +107,14 @@ async fn types_are_those_of_the_api_and_hold_everywhere() {
 }
 
 #[tokio::test]
+async fn files_are_formatted_and_functions_short() {
+    tokio::task::spawn_blocking(install_packages).await.unwrap();
+    let mut command = node();
+    command.args(["--test", "console/test/format.test.js"]);
+    succeeds(command, BROWSER_TIMEOUT).await;
+}
+
+#[tokio::test]
 async fn the_key_other_origins_and_the_wire() {
     in_the_browser(&["--test", "console/test/browser/access.test.js"]).await;
 }

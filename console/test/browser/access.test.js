@@ -10,11 +10,17 @@ after(finish);
 test('the key leaves the address, and is in no cookie and no lasting storage', async () => {
     const page = await open();
     const referers = [];
-    page.on('request', request => { if (request.headers().referer) referers.push(request.headers().referer); });
+    page.on('request', request => {
+        if (request.headers().referer) referers.push(request.headers().referer);
+    });
     await page.goto(link.href);
     await page.waitForSelector('nav.side');
     assert.equal(new URL(page.url()).hash, '#/');
-    assert.ok(!(await page.evaluate(() => JSON.stringify([document.cookie, { ...localStorage }, history.state]))).includes(key));
+    assert.ok(
+        !(await page.evaluate(() => JSON.stringify([document.cookie, { ...localStorage }, history.state]))).includes(
+            key
+        )
+    );
     assert.deepEqual((await page.context().cookies()).length, 0);
     assert.ok(referers.every(referer => !referer.includes(key)));
     await page.reload();
@@ -63,35 +69,55 @@ test('a page of another port can neither read, act nor frame', async () => {
         const context = await browser.newContext();
         const page = await context.newPage();
         await page.goto(`http://${host}:${port}/`);
-        const tried = await page.evaluate(async ({ origin, key: known }) => {
-            const attempt = async (path, init) => {
+        const tried = await page.evaluate(
+            async ({ origin, key: known }) => {
+                const attempt = async (path, init) => {
+                    try {
+                        const response = await fetch(origin + path, init);
+                        return `${response.type} ${response.status}`;
+                    } catch {
+                        return 'refused';
+                    }
+                };
+                const authorization = `Bearer ${known}`;
+                const frame = document.createElement('iframe');
+                frame.src = `${origin}/console`;
+                document.body.append(frame);
+                await new Promise(resolve => {
+                    frame.onload = resolve;
+                    setTimeout(resolve, 3000);
+                });
+                let framed = 'refused';
                 try {
-                    const response = await fetch(origin + path, init);
-                    return `${response.type} ${response.status}`;
+                    framed = frame.contentDocument?.body?.textContent || 'refused';
                 } catch {
-                    return 'refused';
+                    /* Another origin: nothing can be read. */
                 }
-            };
-            const authorization = `Bearer ${known}`;
-            const frame = document.createElement('iframe');
-            frame.src = `${origin}/console`;
-            document.body.append(frame);
-            await new Promise(resolve => { frame.onload = resolve; setTimeout(resolve, 3000); });
-            let framed = 'refused';
-            try {
-                framed = frame.contentDocument?.body?.textContent || 'refused';
-            } catch { /* Another origin: nothing can be read. */ }
-            return { read: await attempt('/admin/v1/me', { headers: { authorization } }), bare: await attempt('/admin/v1/me'),
-                act: await attempt('/admin/v1/servers/elements/reconnect', { method: 'POST', headers: { authorization, 'content-type': 'application/json' }, body: '{}' }),
-                form: await attempt('/admin/v1/config/check', { method: 'POST', mode: 'no-cors', body: 'text=1' }), live: await attempt('/admin/v1/live?topics=call', { headers: { authorization } }), framed };
-        }, { origin: link.origin, key });
+                return {
+                    read: await attempt('/admin/v1/me', { headers: { authorization } }),
+                    bare: await attempt('/admin/v1/me'),
+                    act: await attempt('/admin/v1/servers/elements/reconnect', {
+                        method: 'POST',
+                        headers: { authorization, 'content-type': 'application/json' },
+                        body: '{}'
+                    }),
+                    form: await attempt('/admin/v1/config/check', { method: 'POST', mode: 'no-cors', body: 'text=1' }),
+                    live: await attempt('/admin/v1/live?topics=call', { headers: { authorization } }),
+                    framed
+                };
+            },
+            { origin: link.origin, key }
+        );
         assert.equal(tried.read, 'refused');
         assert.equal(tried.bare, 'refused');
         assert.equal(tried.act, 'refused');
         assert.equal(tried.live, 'refused');
         assert.ok(['refused', 'opaque 0'].includes(tried.form), tried.form);
         assert.equal(tried.framed, 'refused');
-        assert.ok(page.frames().every(frame => !frame.url().startsWith(link.origin)), 'no frame of the console');
+        assert.ok(
+            page.frames().every(frame => !frame.url().startsWith(link.origin)),
+            'no frame of the console'
+        );
         await context.close();
     }
     server.close();

@@ -14,7 +14,18 @@ test('g and a letter go to every page', async () => {
     const page = await open();
     await answerWith(page);
     await visit(page, '/');
-    for (const [letter, name] of [['t', 'Traffic'], ['q', 'Questions'], ['s', 'Servers'], ['g', 'Groups'], ['e', 'Sessions'], ['b', 'Bridge'], ['y', 'Try a tool'], ['c', 'Configuration'], ['n', 'Cluster'], ['o', 'Overview']]) {
+    for (const [letter, name] of [
+        ['t', 'Traffic'],
+        ['q', 'Questions'],
+        ['s', 'Servers'],
+        ['g', 'Groups'],
+        ['e', 'Sessions'],
+        ['b', 'Bridge'],
+        ['y', 'Try a tool'],
+        ['c', 'Configuration'],
+        ['n', 'Cluster'],
+        ['o', 'Overview']
+    ]) {
         await page.keyboard.press('g');
         await page.keyboard.press(letter);
         await heading(page, name);
@@ -29,7 +40,10 @@ test('a call is found, opened, read, and left by keys; back and reload restore i
     await page.waitForSelector('.calls tbody tr');
     await page.locator('#filter').focus();
     await page.keyboard.type('tool:close_ticket');
-    await until(async () => (await page.locator('.calls tbody tr').first().textContent()).includes('close_ticket'), 'the filter is applied');
+    await until(
+        async () => (await page.locator('.calls tbody tr').first().textContent()).includes('close_ticket'),
+        'the filter is applied'
+    );
     await page.keyboard.press('Escape');
     await page.evaluate(() => /** @type {HTMLElement} */ (document.activeElement).blur());
     await page.keyboard.press('j');
@@ -57,7 +71,10 @@ test('the palette finds a server, and a dialog gives focus back', async () => {
     await visit(page, '/');
     await page.keyboard.press('/');
     await page.keyboard.type('warehouse');
-    await page.locator('[role="option"]', { has: page.locator('.kind', { hasText: /^server$/u }) }).first().waitFor();
+    await page
+        .locator('[role="option"]', { has: page.locator('.kind', { hasText: /^server$/u }) })
+        .first()
+        .waitFor();
     await checkAxe(page, 'palette');
     await page.keyboard.press('Enter');
     await heading(page, 'warehouse');
@@ -88,14 +105,50 @@ test('a tool is tried, asked and answered by keys', async () => {
     const page = await open();
     let state = 'asking';
     const sent = [];
-    page.on('request', request => { if (request.method() === 'POST') sent.push([new URL(request.url()).pathname, request.postData()]); });
+    page.on('request', request => {
+        if (request.method() === 'POST') sent.push([new URL(request.url()).pathname, request.postData()]);
+    });
     await answerWith(page, path => {
         if (path === 'try') return { status: 202, body: { try: 't1', call: null } };
-        if (path === 'try/t1/answer') { state = 'done'; return { status: 204, body: null }; }
+        if (path === 'try/t1/answer') {
+            state = 'done';
+            return { status: 204, body: null };
+        }
         if (path === 'try/t1') {
-            return { status: 200, body: { try: 't1', call: null, state, group: 'support', server: null, method: 'tools/call', name: 'x', revision: '2026-07-28', started: new Date().toISOString(), took_us: 1, notifications: [],
-                questions: state === 'asking' ? [{ id: 'q', method: 'elicitation/create', params: { message: 'Close it?', requestedSchema: { type: 'object', properties: { confirm: { type: 'boolean' } } } } }] : [],
-                result: state === 'done' ? { content: [{ type: 'text', text: '<b>closed</b>' }] } : undefined, error: null } };
+            return {
+                status: 200,
+                body: {
+                    try: 't1',
+                    call: null,
+                    state,
+                    group: 'support',
+                    server: null,
+                    method: 'tools/call',
+                    name: 'x',
+                    revision: '2026-07-28',
+                    started: new Date().toISOString(),
+                    took_us: 1,
+                    notifications: [],
+                    questions:
+                        state === 'asking'
+                            ? [
+                                  {
+                                      id: 'q',
+                                      method: 'elicitation/create',
+                                      params: {
+                                          message: 'Close it?',
+                                          requestedSchema: {
+                                              type: 'object',
+                                              properties: { confirm: { type: 'boolean' } }
+                                          }
+                                      }
+                                  }
+                              ]
+                            : [],
+                    result: state === 'done' ? { content: [{ type: 'text', text: '<b>closed</b>' }] } : undefined,
+                    error: null
+                }
+            };
         }
         return answer(path);
     });
@@ -142,6 +195,11 @@ test('forced colours, and motion only where it is wanted', async () => {
         await page.waitForSelector('main .dot');
         await checkAxe(page, `forced colours ${at}`);
     }
-    assert.equal(await page.evaluate(() => document.getAnimations().filter(one => one.effect?.getComputedTiming().duration !== 0).length), 0);
+    assert.equal(
+        await page.evaluate(
+            () => document.getAnimations().filter(one => one.effect?.getComputedTiming().duration !== 0).length
+        ),
+        0
+    );
     await page.context().close();
 });

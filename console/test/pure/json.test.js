@@ -5,7 +5,10 @@ import { at, NotJson, scan, splice } from '../../pure/json.js';
 test('values are found by pointer, as they were written', () => {
     const text = '{"a/b": [1.0, 12345678901234567890], "~": {"x": "\\u0041"}}';
     const root = scan(text);
-    const slice = pointer => { const node = at(root, pointer); return node && text.slice(node.start, node.end); };
+    const slice = pointer => {
+        const node = at(root, pointer);
+        return node && text.slice(node.start, node.end);
+    };
     assert.equal(slice('/a~1b/0'), '1.0');
     assert.equal(slice('/a~1b/1'), '12345678901234567890');
     assert.equal(slice('/~0/x'), '"\\u0041"');

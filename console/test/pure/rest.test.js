@@ -1,14 +1,28 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { fields, initial, outline, problems } from '../../pure/schema.js';
+import { commandOf, curlOf, quote } from '../../pure/shell.js';
 import { cut, visible } from '../../pure/text.js';
 import { bytes, counted, date, duration, exactClock, figure, percent, span } from '../../pure/time.js';
 
 test('durations', () => {
-    const cases = [[0, '0 ms'], [4, '0 ms'], [40, '0.04 ms'], [310, '0.3 ms'], [2_900, '2.9 ms'], [84_000, '84 ms'], [219_040, '219 ms'],
-        [6_420_113, '6.42 s'], [61_000_000, '1 min 1 s'], [null, '–']];
+    const cases = [
+        [0, '0 ms'],
+        [4, '0 ms'],
+        [40, '0.04 ms'],
+        [310, '0.3 ms'],
+        [2_900, '2.9 ms'],
+        [84_000, '84 ms'],
+        [219_040, '219 ms'],
+        [6_420_113, '6.42 s'],
+        [61_000_000, '1 min 1 s'],
+        [null, '–']
+    ];
     for (const [us, text] of cases) assert.equal(duration(us), text, String(us));
-    assert.deepEqual([span(12), span(200), span(7500), span(86_400), span(600_000)], ['12 s', '3 min 20 s', '2 h 5 min', '1 day', '6 days']);
+    assert.deepEqual(
+        [span(12), span(200), span(7500), span(86_400), span(600_000)],
+        ['12 s', '3 min 20 s', '2 h 5 min', '1 day', '6 days']
+    );
 });
 
 test('sizes and figures', () => {
@@ -32,31 +46,83 @@ test('invisible and turning characters are made visible', () => {
     assert.deepEqual(cut('ab👩', 3), { text: 'ab', more: 2 });
 });
 
-const SCHEMA = { type: 'object', required: ['ticket'], additionalProperties: false, properties: {
-    ticket: { type: 'string', minLength: 3, description: 'Which' }, force: { type: 'boolean', default: false },
-    level: { enum: ['low', 'high'] }, n: { type: 'integer', minimum: 1 }, tags: { type: 'array', items: { type: 'string' } },
-    where: { type: 'object', properties: { city: { type: 'string' } } } } };
+const SCHEMA = {
+    type: 'object',
+    required: ['ticket'],
+    additionalProperties: false,
+    properties: {
+        ticket: { type: 'string', minLength: 3, description: 'Which' },
+        force: { type: 'boolean', default: false },
+        level: { enum: ['low', 'high'] },
+        n: { type: 'integer', minimum: 1 },
+        tags: { type: 'array', items: { type: 'string' } },
+        where: { type: 'object', properties: { city: { type: 'string' } } }
+    }
+};
 
 test('a schema becomes fields', () => {
-    assert.deepEqual(fields(SCHEMA).map(field => [field.pointer, field.kind, field.required]), [['/ticket', 'text', true], ['/force', 'boolean', false],
-        ['/level', 'choice', false], ['/n', 'number', false], ['/tags', 'json', false], ['/where', 'group', false]]);
+    assert.deepEqual(
+        fields(SCHEMA).map(field => [field.pointer, field.kind, field.required]),
+        [
+            ['/ticket', 'text', true],
+            ['/force', 'boolean', false],
+            ['/level', 'choice', false],
+            ['/n', 'number', false],
+            ['/tags', 'json', false],
+            ['/where', 'group', false]
+        ]
+    );
     assert.deepEqual(initial(SCHEMA), { ticket: '', force: false });
-    assert.equal(outline(SCHEMA), '{ticket*: string, force: boolean, level: any, n: integer, tags: array, where: object}');
+    assert.equal(
+        outline(SCHEMA),
+        '{ticket*: string, force: boolean, level: any, n: integer, tags: array, where: object}'
+    );
 });
 
 test('values are checked against it', () => {
     assert.deepEqual(problems({ ticket: 'OPS-1', n: 2 }, SCHEMA), []);
-    assert.deepEqual(problems({ ticket: 'x', n: 0, level: 'mid', other: 1 }, SCHEMA).map(one => one.path), ['/other', '/ticket', '/n', '/level']);
+    assert.deepEqual(
+        problems({ ticket: 'x', n: 0, level: 'mid', other: 1 }, SCHEMA).map(one => one.path),
+        ['/other', '/ticket', '/n', '/level']
+    );
     assert.deepEqual(problems({}, SCHEMA), [{ path: '/ticket', what: 'is missing' }]);
     assert.deepEqual(problems({ ticket: 1 }, SCHEMA)[0].what, 'should be string, is integer');
 });
 
 test('hostile schemas are survived', () => {
-    for (const schema of [null, 1, [], 'x', { properties: null }, { properties: { a: null, b: 3 } }, { type: {} }, { required: 5 }, { enum: [] }]) {
-        fields(schema); initial(schema); problems({ a: 1 }, schema); outline(schema);
+    for (const schema of [
+        null,
+        1,
+        [],
+        'x',
+        { properties: null },
+        { properties: { a: null, b: 3 } },
+        { type: {} },
+        { required: 5 },
+        { enum: [] }
+    ]) {
+        fields(schema);
+        initial(schema);
+        problems({ a: 1 }, schema);
+        outline(schema);
     }
     const loop = { type: 'object', properties: {} };
     loop.properties.again = loop;
     assert.ok(fields(loop).length);
     assert.ok(initial({ ...loop, required: ['again'] }));
+});
+
+test('words of others are quoted for a shell', () => {
+    assert.deepEqual(['getElement', "a'b", '$(x)', 'a b', ''].map(quote), [
+        'getElement',
+        "'a'\\''b'",
+        "'$(x)'",
+        "'a b'",
+        "''"
+    ]);
+    assert.equal(
+        commandOf('http://x/mcp', "a'; rm", '{\n  "n": 1.0\n}'),
+        `rialto call http://x/mcp 'a'\\''; rm' '{ "n": 1.0 }'`
+    );
+    assert.ok(curlOf('http://x/mcp', "a'b", '{}').includes(`-H 'mcp-name: a'\\''b'`));
 });

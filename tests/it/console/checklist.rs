@@ -193,7 +193,11 @@ const CHECKLIST: &[Rule] = &[
         NotYet("some pages lack the states of loading and of a lost stream"),
     ),
     (43, "\"Why not?\" names the right reason at each of ten steps", Test("console::why::each_step_names_its_reason")),
-    (44, "1,000 tools, 100 servers, 10,000 rows", NotYet("all rows of servers and tools are put into the document")),
+    (
+        44,
+        "1,000 tools, 100 servers, 10,000 rows: as many in the document as are seen",
+        Test("console_page::every_page_in_its_states_and_both_schemes"),
+    ),
     (
         45,
         "new rows never move what one reads",
@@ -225,7 +229,7 @@ const CHECKLIST: &[Rule] = &[
     (58, "at most 150 KB gzipped", Test("console_page::modules_without_a_document_and_the_budgets_of_files")),
     (59, "vendored files match their sums", Test("console_page::modules_without_a_document_and_the_budgets_of_files")),
     (60, "types hold, strictly", Test("console_page::types_are_those_of_the_api_and_hold_everywhere")),
-    (60, "files are formatted, functions short", NotYet("there is no formatter, and no budget for functions")),
+    (60, "files are formatted, functions short", Test("console_page::files_are_formatted_and_functions_short")),
     (61, "two nodes show both, and one that left", Test("console::api::two_nodes_show_both_and_one_that_left")),
 ];
 

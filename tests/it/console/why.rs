@@ -93,4 +93,11 @@ async fn each_step_names_its_reason() {
     assert_eq!(step, 10, "{what}");
     let (step, what) = why(&rialto, "ruled", &format!("name=files__write&as=2025-11-25&session={id}")).await;
     assert_eq!(step, 0, "{what}");
+    let names = |group: &Value| -> Vec<String> {
+        group["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let seen = get(&rialto, &format!("groups/ruled?as=2025-11-25&session={id}")).await;
+    assert!(!names(&seen).contains(&"notes__write".to_owned()) && !seen["seen"].to_string().contains("notes__write"));
+    assert!(names(&seen).contains(&"files__write".to_owned()), "{seen}");
+    assert!(names(&get(&rialto, "groups/ruled?as=2025-11-25").await).contains(&"notes__write".to_owned()));
 }

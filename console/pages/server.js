@@ -1,0 +1,113 @@
+// One server: its state, how it was found out, and what it offers.
+
+import { attempt, get, send, useLoaded } from '../api.js';
+import { useKeys } from '../keys.js';
+import { resynced, useLive } from '../live.js';
+import { Dot, ErrorStrip, Revision, shapeOf, TabPanel, Tabs, Text } from '../parts/common.js';
+import { confirm } from '../parts/dialog.js';
+import { Icon } from '../parts/icons.js';
+import { transportName } from '../pure/revisions.js';
+import { counted, duration, figure, percent, since } from '../pure/time.js';
+import { address, go, may, paused, route, say, setQuery } from '../state.js';
+import { html } from '../ui.js';
+import { ServerTab } from './server_tabs.js';
+
+/** @typedef {import('../types.d.ts').components['schemas']['Server']} Server */
+
+const TABS = [
+    ['tools', 'Tools'],
+    ['prompts', 'Prompts'],
+    ['resources', 'Resources'],
+    ['templates', 'Templates'],
+    ['connections', 'Connections'],
+    ['log', 'Standard error'],
+    ['seen', 'Seen by clients of…'],
+    ['config', 'Configuration']
+];
+
+/** @param {{ name: string, Page: any }} props */
+export function OneServer({ name, Page }) {
+    const loaded = useLoaded(() => get(`servers/${encodeURIComponent(name)}`), [name, resynced.value]);
+    const changed = (/** @type {any} */ row) => {
+        if ((row.name ?? name) === name && !paused.peek()) loaded.reload();
+    };
+    useLive(['server'], { server: changed });
+    useKeys({ Escape: () => go('#/servers') }, [['Esc', 'All servers']]);
+    const server = /** @type {Server | null} */ (loaded.data);
+    const chosen = route.value.query.get('tab') ?? 'tools';
+    const counts = /** @type {any} */ (server?.lists);
+    const tabs = TABS.map(([id, label]) => ({ id, label, count: counts?.[id] ?? 0 }));
+    const choose = (/** @type {string} */ id) => setQuery({ tab: id === 'tools' ? null : id });
+    return html`<${Page} title=${name} sub=${html`<a class="link" href="#/servers">Servers</a>`}>
+        <${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} />${
+            server &&
+            html`<div class="page"><${State} server=${server} /><section class="panel" aria-label="What it offers">
+            <${Tabs} tabs=${tabs} chosen=${chosen} choose=${choose} label="Views of the server" panel="server-panel" />
+            <${TabPanel} panel="server-panel" chosen=${chosen} class="server-tab"><${ServerTab} server=${server} chosen=${chosen} /><//>
+            </section></div>`
+        }<//>`;
+}
+
+/** @param {Server} server */
+async function reconnect({ name, calls_in_flight: busy }) {
+    const what = `${counted(busy, 'call is', 'calls are')} at work there and may fail.`;
+    if (busy && !(await confirm(`Reconnect ${name}?`, what, 'Reconnect', true))) return;
+    const made = await attempt(() => send('POST', `servers/${encodeURIComponent(name)}/reconnect`, {}));
+    if (made) say(`${name} is being reconnected`);
+}
+
+/** @param {{ url: string }} props A page of the server's own; it is opened by a click and nothing else. */
+const LogIn = ({ url }) =>
+    /^https?:/u.test(url)
+        ? html`<a class="btn primary" href=${url} target="_blank" rel="noopener noreferrer">Log in</a>`
+        : null;
+
+/** @param {Server} server @returns {[string, string][]} */
+function factsOf(server) {
+    const { figures } = server;
+    const counts = /** @type {[string, number][]} */ (Object.entries(server.outcomes)).filter(([, count]) => count > 0);
+    const outcomes = counts.map(([name, count]) => `${name.replaceAll('_', ' ')} ${figure(count)}`).join(', ');
+    const { p50, p99 } = figures.server_us;
+    return [
+        ['Address', server.target],
+        [
+            'Calls',
+            figures.calls ? `${counted(figures.calls, 'call')}, ${percent(figures.failed_ratio)} failed` : 'none yet'
+        ],
+        ['Takes', p50 === null ? '–' : `p50 ${duration(p50)}, p99 ${duration(p99)}`],
+        ['Outcomes', outcomes || 'none yet'],
+        ['Leases', `${server.leases}${server.lease_limit ? ` of ${server.lease_limit}` : ''}`],
+        ['Connected', server.connects ? counted(server.connects, 'time') : 'never'],
+        ['In groups', server.groups.join(', ') || 'none']
+    ];
+}
+
+/** @param {{ server: Server }} props */
+function State({ server }) {
+    const shape = shapeOf(server.phase);
+    return html`<section class="panel" aria-label="State"><header><${Dot} state=${shape} />
+        <h2>${server.phase} for ${since(server.since)}</h2><span class="muted">${transportName(server.transport)}</span>
+        <${Revision} revision=${server.revision} /><span class="gap"></span>${
+            may('act') &&
+            html`<button type="button" class="btn" onClick=${() => reconnect(server)}><${Icon} name="replay" />Reconnect</button>
+            <a class="btn" href=${address(['try', server.name])}><${Icon} name="try" />Try a tool</a>`
+        }${server.login && html`<${LogIn} url=${server.login.url} />`}</header>
+        <div class="body">${
+            server.reason &&
+            html`<p><span class=${`tag ${shape}`}>${server.phase}</span> <${Text} text=${server.reason} most=${600} /></p>`
+        }
+        <div class="split2"><dl class="facts">${factsOf(server).map(
+            ([name, value]) => html`<dt>${name}</dt><dd><${Text} text=${value} most=${400} /></dd>`
+        )}</dl><${FoundOut} found=${server.found} /></div></div></section>`;
+}
+
+/** @param {{ found: string[] }} props */
+const FoundOut = ({ found }) =>
+    html`<div><h3>How it was found out</h3>${
+        found.length
+            ? html`<ol class="steps">${found.map(
+                  (step, index) => html`<li key=${index}><span class="sign none" aria-hidden="true">·</span>
+              <span><${Text} text=${step} most=${400} /></span></li>`
+              )}</ol>`
+            : html`<p class="muted">not found out yet</p>`
+    }</div>`;
