@@ -1,6 +1,6 @@
 // Dialogs of a call: exporting it, and making it again.
 
-import { attempt, request, send } from '../api.js';
+import { attempt, get, request, send } from '../api.js';
 import { Dialog } from '../parts/dialog.js';
 import { nodeOfCall } from '../parts/nodes.js';
 import { REVISIONS } from '../pure/revisions.js';
@@ -33,6 +33,21 @@ export function download(blob, name) {
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+/** How long a call that was just made may take to be recorded. */
+const [RECORDED_TRIES, RECORDED_INTERVAL] = [30, 100];
+
+/** @param {string} id Waits until a call that was just made can be shown. */
+async function recorded(id) {
+    for (let left = RECORDED_TRIES; left > 0; left--) {
+        const isThere = await get(`calls/${encodeURIComponent(id)}`).then(
+            () => true,
+            () => false
+        );
+        if (isThere) return;
+        await new Promise(resolve => setTimeout(resolve, RECORDED_INTERVAL));
+    }
+}
+
 /** @param {{ call: Call, close: () => void }} props */
 export function ReplayDialog({ call, close }) {
     const [side, setSide] = useState('client');
@@ -42,6 +57,7 @@ export function ReplayDialog({ call, close }) {
         close();
         const body = { side, ...(as && side === 'client' ? { as } : {}) };
         const made = await attempt(() => send('POST', `calls/${encodeURIComponent(call.id)}/replay`, body));
+        if (made?.call) await recorded(made.call);
         const { parts, query } = route.peek();
         const isBeside = parts[0] === 'traffic';
         const there = isBeside ? address(['traffic'], { ...Object.fromEntries(query), open: made?.call }) : null;

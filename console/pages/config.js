@@ -30,7 +30,7 @@ export function Config({ Page }) {
         <//>`
                 : html`<${File} text=${config.text} problems=${config.problems} />`)
         }</section>
-        <div class="side-panels"><${Problems} config=${config} /><${Reloads} reloads=${config?.reloads ?? []} /></div></div></div><//>`;
+        <div class="side-panels"><${Problems} config=${config} /><${Reloads} reloads=${config?.reloads ?? null} /></div></div></div><//>`;
 }
 
 /** @param {{ text: string, problems: any[] }} props */
@@ -65,12 +65,12 @@ function Problems({ config }) {
         )}</ul></section>`;
 }
 
-/** @param {{ reloads: any[] }} props */
+/** @param {{ reloads: any[] | null }} props */
 const Reloads = ({
     reloads
 }) => html`<section class="panel" aria-labelledby="reloads"><header><h2 id="reloads">Last reloads</h2></header>
-    ${!reloads.length && html`<${Empty} level=${3} title="None since the start"><p>What each reload changed appears here.</p><//>`}
-    <ul class="todo">${reloads.map(
+    ${reloads?.length === 0 && html`<${Empty} level=${3} title="None since the start"><p>What each reload changed appears here.</p><//>`}
+    <ul class="todo">${(reloads ?? []).map(
         one => html`<li key=${one.at}><${Dot} state=${one.outcome === 'applied' ? 'ok' : 'bad'} />
         <div><b>${one.outcome}</b> <span class="muted">at ${clock(one.at)}</span><p><${Text} text=${changesOf(one)} most=${600} /></p></div></li>`
     )}</ul></section>`;

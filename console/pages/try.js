@@ -48,11 +48,20 @@ export function Try({ Page }) {
         ${
             entry
                 ? html`<${Runner} key=${`${place} ${tool}`} place=${place} isGroup=${isGroup} entry=${entry} />`
-                : html`<section class="panel">
-        <${Empty} title=${tool && tools.data?.length ? `${place} has no tool ${tool}` : 'Choose a tool'}>
-            <p>${tools.data && !tools.data.length && places.data ? 'No tool is served here yet.' : 'Its arguments appear here as a form and as JSON; the call is made as the console’s own caller and appears in Traffic.'}</p>
-            ${tool && tools.data?.length ? html`<a class="link" href=${address(['groups', place], { why: tool })}>Why not?</a>` : ''}<//></section>`
+                : places.data &&
+                  tools.data &&
+                  html`<${NoTool} place=${place} tool=${tool} isEmpty=${!tools.data.length} />`
         }</div><//>`;
+}
+
+/** @param {{ place: string, tool: string, isEmpty: boolean }} props */
+function NoTool({ place, tool, isEmpty }) {
+    const isMissing = tool && !isEmpty;
+    const how =
+        'Its arguments appear here as a form and as JSON; the call is made as the console’s own caller and appears in Traffic.';
+    return html`<section class="panel"><${Empty} title=${isMissing ? `${place} has no tool ${tool}` : 'Choose a tool'}>
+        <p>${isEmpty ? 'No tool is served here yet.' : how}</p>
+        ${isMissing && html`<a class="link" href=${address(['groups', place], { why: tool })}>Why not?</a>`}<//></section>`;
 }
 
 /** @param {string} place @param {boolean} isGroup @returns {Promise<any[]>} */

@@ -56,11 +56,65 @@ impl Drop for Served {
     }
 }
 
-async fn serve(name: &str) -> Served {
+/// What a gateway of a test serves.
+#[derive(Clone, Copy)]
+enum Setting {
+    /// The built-in server alone, without a file.
+    Bare,
+    /// Several servers: built in, the reference server, one that asks, one whose words are markup, one that is down, and one
+    /// of the newest revision.
+    Office,
+    /// The same, where callers need credentials and some of them are operators.
+    Guarded,
+}
+
+impl Setting {
+    /// The configuration file, if there is one.
+    fn file(self) -> Option<String> {
+        let who = match self {
+            Self::Bare => return None,
+            Self::Office => "[admin.tokens]\neve = { token = \"token-of-eve-who-edits\", may = \"edit\" }\n",
+            Self::Guarded => {
+                "principals = { look = [\"token:lou\"], act = [\"token:ann\"] }\n[access.tokens]\nlou = \
+                 \"token-of-lou-who-looks\"\nann = \"token-of-ann-who-acts\"\nbob = \"token-of-bob-who-calls\"\n"
+            }
+        };
+        let (peers, own) = (peers::installed().join("node"), console_folder().join("test/browser/servers.mjs"));
+        let server = |name: &str, script: PathBuf, arguments: &str| {
+            let node = peers.join("node_modules/.bin/node");
+            format!("[servers.{name}]\ncommand = {node:?}\nargs = [{script:?}, {arguments}]\n\n")
+        };
+        let servers = [
+            "[servers.elements]\nbuiltin = \"elements\"\n\n".to_owned(),
+            server("everything", peers.join("everything.mjs"), "\"stdio\""),
+            server("tickets", own.clone(), "\"tickets\""),
+            server("odd", own, "\"odd\""),
+            server("desk", peers.join("server2.mjs"), "\"stdio\", \"modern\""),
+            "[servers.search]\nurl = \"http://127.0.0.1:1/mcp\"\n\n".to_owned(),
+        ];
+        let groups = "[groups.support]\nservers = [\"tickets\", \"elements\"]\n";
+        Some(format!(
+            "# Servers of an office.\nlisten = \"127.0.0.1:0\"\n\n[admin]\n{who}\n{}{groups}",
+            servers.concat()
+        ))
+    }
+}
+
+async fn serve(name: &str, setting: Setting) -> Served {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("console-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let mut command = rialto();
-    command.args(["serve", "--listen", "127.0.0.1:0"]).env("XDG_RUNTIME_DIR", &folder).stderr(Stdio::null());
+    command.arg("serve").env("XDG_RUNTIME_DIR", &folder).stderr(Stdio::null());
+    match setting.file() {
+        Some(text) => {
+            let file = folder.join("rialto.toml");
+            std::fs::write(&file, text).unwrap();
+            command.arg("--config").arg(file);
+        }
+        None => {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+    }
     let mut gateway = command.spawn().unwrap();
     let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
     tokio::time::timeout(TEST_TIMEOUT, lines.next_line()).await.unwrap().unwrap().expect("a first line");
@@ -73,6 +127,11 @@ async fn serve(name: &str) -> Served {
 }
 
 async fn in_the_browser(arguments: &[&str]) {
+    at_work(Setting::Bare, arguments).await;
+}
+
+/// Runs a script with a browser and a gateway.
+async fn at_work(setting: Setting, arguments: &[&str]) {
     tokio::task::spawn_blocking(|| {
         install_packages();
         install_chromium();
@@ -80,7 +139,7 @@ async fn in_the_browser(arguments: &[&str]) {
     .await
     .unwrap();
     let name = Path::new(arguments.last().unwrap()).file_stem().unwrap().to_string_lossy().into_owned();
-    let served = serve(&name).await;
+    let served = serve(&name, setting).await;
     let mut command = node();
     command.args(arguments).env("RIALTO_LINK", &served.link).env("CHROMIUM", peers::installed().join("chromium"));
     succeeds(command, BROWSER_TIMEOUT).await;
@@ -130,7 +189,32 @@ async fn jobs_by_keyboard_narrow_windows_and_forced_colours() {
 }
 
 #[tokio::test]
+async fn pages_show_what_really_happens() {
+    at_work(Setting::Office, &["--test", "console/test/browser/real.test.js"]).await;
+}
+
+#[tokio::test]
+async fn tools_are_tried_and_calls_made_again() {
+    at_work(Setting::Office, &["--test", "console/test/browser/try.test.js"]).await;
+}
+
+#[tokio::test]
+async fn words_of_servers_are_text() {
+    at_work(Setting::Office, &["--test", "console/test/browser/odd.test.js"]).await;
+}
+
+#[tokio::test]
+async fn reading_is_not_disturbed_and_addresses_restore_everything() {
+    at_work(Setting::Office, &["--test", "console/test/browser/reading.test.js"]).await;
+}
+
+#[tokio::test]
+async fn callers_sign_in_with_their_own_credentials() {
+    at_work(Setting::Guarded, &["--test", "console/test/browser/signin.test.js"]).await;
+}
+
+#[tokio::test]
 #[ignore = "makes pictures to look at: just screenshots"]
 async fn screenshots() {
-    in_the_browser(&["console/test/browser/screenshots.mjs", "target/screenshots"]).await;
+    at_work(Setting::Office, &["console/test/browser/screenshots.mjs", "target/screenshots"]).await;
 }

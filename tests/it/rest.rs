@@ -133,6 +133,7 @@ pub fn call(method: Method, params: Value) -> Call {
     let client = ClientInfo { revision: Revision::NEWEST, capabilities: Raw::empty(), info: None };
     let caller = Caller::local(rialto::identity::Identity::local());
     Call {
+        target_label: None,
         id: 1.into(),
         method,
         params: Some(Raw::of(&params).into()),

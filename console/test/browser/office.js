@@ -1,7 +1,8 @@
 // A day at the office in a moment: clients of every revision call the servers of the gateway, well and badly.
 
+import assert from 'node:assert/strict';
 import { Client, REVISIONS } from './clients.js';
-import { link } from './setup.js';
+import { key, link, until } from './setup.js';
 
 export const mcp = (/** @type {string} */ group = '') => new URL(group ? `/mcp/${group}` : '/mcp', link).href;
 export const accept = async () => ({ action: 'accept', content: { confirm: true } });
@@ -34,4 +35,35 @@ export async function work() {
         await client.call('tickets__close_ticket', { ticket: 'OPS-112' });
         await client.call('search__web', { text: 'lamps' });
     }
+}
+
+/** @param {string} path Of the API. @param {any} [init] */
+export async function api(path, init = {}) {
+    const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' };
+    const response = await fetch(new URL(`/admin/v1/${path}`, link), { ...init, headers });
+    assert.ok(response.ok, `${path}: ${response.status}`);
+    return response.json();
+}
+
+/** Waits until every server has been reached or not. */
+export const settled = () =>
+    until(async () => {
+        const { items } = await api('servers');
+        return items.every(({ name, phase }) => phase === (name === 'search' ? 'down' : 'ready'));
+    }, 'the servers are there');
+
+/** Allows bodies, where they are not shown yet. @param {any} page That shows Traffic. */
+export async function showBodies(page) {
+    await page.locator('.sub', { hasText: 'Recording' }).waitFor();
+    const button = page.getByRole('button', { name: /^Show bodies/u });
+    if (await button.count()) await button.click();
+    await page.locator('.sub', { hasText: 'with bodies' }).waitFor();
+}
+
+/** The newest recorded call of a tool by clients of a revision. @param {string} name @param {string} revision */
+export async function callOf(name, revision) {
+    const { items } = await api(`calls?${new URLSearchParams({ q: `tool:${name} client:${revision}` })}`);
+    const found = items.find(row => row.done && row.name === name);
+    assert.ok(found, `${name} of ${revision} was recorded`);
+    return found;
 }

@@ -93,9 +93,33 @@ test('an error is told with its hint, and what was there stays', async () => {
     await page.context().close();
 });
 
+const EVERY = [
+    '',
+    'traffic',
+    'questions',
+    'servers',
+    'servers/tickets',
+    'groups',
+    'groups/support',
+    'sessions',
+    'bridge',
+    'try',
+    'config',
+    'cluster',
+    'calls/x.1'
+];
+
 test('while a page loads, its frame and the heads of its tables are there', async () => {
     const page = await open();
     await answerWith(page, path => (path === 'me' ? answer(path) : { wait: true }));
+    for (const name of EVERY) {
+        await visit(page, `/${name}`);
+        assert.equal(
+            await page.locator('main .empty').count(),
+            0,
+            `${name} says that nothing is there before it knows`
+        );
+    }
     for (const name of ['', 'servers', 'groups', 'sessions', 'questions']) {
         await visit(page, `/${name}`);
         await page.waitForSelector('thead th');
@@ -110,7 +134,7 @@ test('a stream that is lost is told with when it is tried again', async () => {
     const page = await open();
     await answerWith(page);
     await page.route('**/admin/v1/live**', route => route.abort());
-    for (const name of ['', 'traffic', 'servers', 'cluster', 'config']) {
+    for (const name of EVERY) {
         await visit(page, `/${name}`);
         await page.getByText(/Not live since \d\d:\d\d:\d\d/u).waitFor();
     }

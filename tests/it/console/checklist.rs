@@ -153,11 +153,7 @@ const CHECKLIST: &[Rule] = &[
         "behind a proxy on the same machine: 404 without tokens",
         Test("console::access::foreign_pages_hosts_and_forms_are_refused_without_cors"),
     ),
-    (
-        34,
-        "text of servers is shown as text",
-        NotYet("tested with example data, not with a server that says such things"),
-    ),
+    (34, "text of servers is shown as text", Test("console_page::words_of_servers_are_text")),
     (
         35,
         "a written configuration is whole, keeps comments, and 412 when the file changed",
@@ -190,8 +186,9 @@ const CHECKLIST: &[Rule] = &[
     (
         42,
         "every page loading, empty, full, with an error and a lost stream",
-        NotYet("some pages lack the states of loading and of a lost stream"),
+        Test("console_page::every_page_in_its_states_and_both_schemes"),
     ),
+    (42, "every page full, of a gateway at work", Test("console_page::pages_show_what_really_happens")),
     (43, "\"Why not?\" names the right reason at each of ten steps", Test("console::why::each_step_names_its_reason")),
     (
         44,
@@ -201,27 +198,51 @@ const CHECKLIST: &[Rule] = &[
     (
         45,
         "new rows never move what one reads",
-        NotYet("tested with example data, not with calls that are made meanwhile"),
+        Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
     ),
-    (46, "a link opens a call in a new tab; one that is gone says so", NotYet("tested with example data only")),
-    (47, "back, forward and reload restore everything", NotYet("tested for Traffic only")),
-    (48, "hidden tabs let go of their stream; six tabs load", NotYet("no test hides a tab or opens six")),
+    (
+        46,
+        "a link opens a call in a new tab; one that is gone says so",
+        Test("console_page::pages_show_what_really_happens"),
+    ),
+    (
+        47,
+        "back, forward and reload restore everything",
+        Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
+    ),
+    (
+        48,
+        "hidden tabs let go of their stream; six tabs load",
+        Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
+    ),
     // Access for all.
     (
         49,
         "axe finds nothing on any page, both schemes",
         Test("console_page::every_page_in_its_states_and_both_schemes"),
     ),
-    (50, "every job is done by keyboard alone", NotYet("not all of the twelve jobs")),
-    (51, "focus is visible, never lost, and returns", NotYet("returning is tested, being visible is not")),
-    (52, "tables are tables, live regions are polite and rare", NotYet("no test listens to live regions")),
+    (
+        50,
+        "every job is done by keyboard alone",
+        Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
+    ),
+    (
+        51,
+        "focus is visible, never lost, and returns",
+        Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
+    ),
+    (
+        52,
+        "tables are tables, live regions are polite and rare",
+        Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
+    ),
     (
         53,
         "at 320 pixels and at 200% nothing is cut off",
-        NotYet("tested at 320 pixels, without a look at what is cut off"),
+        Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
     ),
     (54, "forced colours and reduced motion", Test("console_page::jobs_by_keyboard_narrow_windows_and_forced_colours")),
-    (55, "no meaning by colour alone", NotYet("no test looks at the page without colours")),
+    (55, "no meaning by colour alone", Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything")),
     // Making.
     (56, "the console is in the binary", Test("console::assets::files_are_found_by_name_and_by_digest")),
     (56, "no file of it was forgotten", Test("console_page::modules_without_a_document_and_the_budgets_of_files")),

@@ -108,6 +108,7 @@ impl MovingClient {
         let info = Raw::of(&json!({ "name": "ada", "version": "1" }));
         let client = Caps { revision: Revision::NEWEST_HANDSHAKE, capabilities: Raw::empty(), info: Some(info) };
         Call {
+            target_label: None,
             id: 1.into(),
             method: method.into(),
             params: Some(Raw::of(params).into()),

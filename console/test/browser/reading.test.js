@@ -1,0 +1,393 @@
+// Reading: nothing moves under one's eyes, addresses restore everything, every job is done by keyboard, and nothing is told by
+// colour alone. With the gateway's own answers.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { api, callOf, clientOf, settled, showBodies, work } from './office.js';
+import { finish, open, page_url, until, visit } from './setup.js';
+
+after(finish);
+let watching;
+let call;
+
+before(async () => {
+    await settled();
+    watching = await open();
+    await visit(watching, '/traffic');
+    await watching.locator('.live', { hasText: 'Live' }).waitFor();
+    await showBodies(watching);
+    await work();
+    await until(async () => (await api('calls?q=client:old-ide&limit=500')).items.length > 7, 'the calls are recorded');
+    call = await callOf('tickets__close_ticket', '2026-07-28');
+});
+
+const heading = (page, name) => page.getByRole('heading', { name, level: 1 }).waitFor();
+const PAGES = () => [
+    '/',
+    '/traffic',
+    `/traffic?open=${call.id}`,
+    `/calls/${call.id}`,
+    '/questions',
+    '/servers',
+    '/servers/tickets',
+    '/groups',
+    '/groups/support?why=tickets__clsoe_ticket',
+    '/sessions',
+    '/bridge',
+    '/try/support/tickets__close_ticket',
+    '/config?add=1',
+    '/cluster'
+];
+
+test('new rows never move what one reads', async () => {
+    const page = await open();
+    await visit(page, `/traffic?open=${call.id}`);
+    const chosen = page.locator('tr[aria-selected="true"]');
+    await chosen.waitFor();
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    const place = () => chosen.evaluate(element => [element.getBoundingClientRect().top, element.textContent]);
+    const before = await place();
+    const client = await clientOf('2026-07-28', { name: 'hurry' });
+    for (let n = 0; n < 12; n++) await client.call('elements__getElement', { name: 'Fe' });
+    await page.getByRole('button', { name: '12 new' }).waitFor();
+    assert.deepEqual(await place(), before);
+    await page.keyboard.press('Escape');
+    await page.locator('section.call').waitFor({ state: 'detached' });
+    const fresh = page.getByRole('button', { name: '12 new' });
+    if (await fresh.count()) await fresh.click();
+    await page.locator('.calls tbody tr', { hasText: 'hurry' }).first().waitFor();
+    // Scrolled, the table is held as well.
+    await page.locator('.calls').evaluate(element => element.scrollTo(0, 300));
+    const seen = () =>
+        page
+            .locator('.calls')
+            .evaluate(box =>
+                [...box.querySelectorAll('tbody tr[id]')].map(row => row.textContent + row.getBoundingClientRect().top)
+            );
+    await until(async () => page.locator('.calls').evaluate(box => box.scrollTop > 0), 'the table is scrolled');
+    await page.waitForFunction(
+        () => document.querySelector('tbody tr.pad') || document.querySelector('.calls').scrollTop > 0
+    );
+    const rows = await seen();
+    await client.call('elements__getElement', { name: 'Fe' });
+    await page.getByRole('button', { name: '1 new' }).waitFor();
+    assert.deepEqual(await seen(), rows);
+    await page.context().close();
+});
+
+test('back, forward and reload restore page, filter, opened call and tab', async () => {
+    const page = await open();
+    await visit(page, '/traffic?q=tool%3Aclose_ticket');
+    await page.locator('.calls tbody tr').first().click();
+    await page.locator('.msg').first().waitFor();
+    await page.getByRole('tab', { name: 'Headers' }).click();
+    const state = async () => [
+        page.url(),
+        await page.locator('#filter').inputValue(),
+        await page.locator('tr[aria-selected="true"]').textContent(),
+        await page.getByRole('tab', { selected: true }).textContent()
+    ];
+    const before = await state();
+    await page.reload();
+    await page.locator('tr[aria-selected="true"]').waitFor();
+    assert.deepEqual(await state(), before);
+    await page.goBack();
+    await page.locator('.call').waitFor({ state: 'detached' });
+    assert.equal(await page.locator('#filter').inputValue(), 'tool:close_ticket');
+    await page.goForward();
+    await page.locator('tr[aria-selected="true"]').waitFor();
+    assert.deepEqual(await state(), before);
+    for (const at of [
+        '/servers/tickets?tab=log',
+        '/groups/support?as=2024-11-05&why=x',
+        '/bridge?open=2026-07-28+tickets+2025-06-18'
+    ]) {
+        await visit(page, at);
+        await page.locator('main .panel').first().waitFor();
+        const text = async () => [
+            page.url(),
+            await page.locator('[aria-selected="true"], [aria-expanded="true"]').allTextContents()
+        ];
+        await until(async () => (await text())[1].length > 0, `${at} shows what is chosen`);
+        const was = await text();
+        await page.reload();
+        await until(async () => (await text())[1].length > 0, `${at} shows what was chosen`);
+        assert.deepEqual(await text(), was);
+    }
+    await page.context().close();
+});
+
+test('a hidden tab lets go of its stream, and takes it up again', async () => {
+    const page = await open();
+    await page.clock.install();
+    await visit(page, '/');
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    const ended = page.waitForEvent('requestfailed', request => request.url().includes('/live?'));
+    const turn = state =>
+        page.evaluate(value => {
+            Object.defineProperty(document, 'visibilityState', { value, configurable: true });
+            document.dispatchEvent(new Event('visibilitychange'));
+        }, state);
+    await turn('hidden');
+    await page.clock.fastForward(31_000);
+    await ended;
+    await page.locator('.live', { hasText: 'Asleep' }).waitFor();
+    await turn('visible');
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    await page.context().close();
+});
+
+test('six tabs load', async () => {
+    const first = await open();
+    await visit(first, '/servers');
+    const tabs = [first];
+    for (let n = 1; n < 6; n++) {
+        const tab = await first.context().newPage();
+        await tab.goto(`${page_url}#/servers`);
+        tabs.push(tab);
+    }
+    for (const tab of tabs) await tab.locator('tbody tr', { hasText: 'tickets' }).first().waitFor();
+    await first.context().close();
+});
+
+/** Goes with Tab to what is wanted. */
+async function tabTo(page, wanted) {
+    await wanted.waitFor();
+    for (let left = 120; left > 0; left--) {
+        if (await wanted.evaluate(element => element === document.activeElement)) return;
+        await page.keyboard.press('Tab');
+    }
+    assert.fail(`Tab does not come to ${wanted}`);
+}
+
+/** @param {any} page @param {string} letter @param {string} name */
+async function goTo(page, letter, name) {
+    await page.evaluate(() => /** @type {HTMLElement} */ (document.activeElement).blur());
+    await page.keyboard.press('g');
+    await page.keyboard.press(letter);
+    await heading(page, name);
+}
+
+test('every job is done by keyboard alone', async () => {
+    const page = await open();
+    const { keyboard } = page;
+    await visit(page, '/');
+    // What did my client send, what did the server get; show it to somebody; do it again.
+    await goTo(page, 't', 'Traffic');
+    await tabTo(page, page.locator('#filter'));
+    await keyboard.type('tool:close_ticket client:2026-07-28');
+    await until(async () => (await page.locator('.calls tbody tr[id]').count()) >= 1, 'the filter is applied');
+    await keyboard.press('Tab');
+    await tabTo(page, page.getByRole('grid'));
+    await keyboard.press('j');
+    await page.locator('.msg.s mark', { hasText: 'close_ticket' }).first().waitFor();
+    await keyboard.press('w');
+    await keyboard.press('n');
+    assert.ok(await page.evaluate(() => document.activeElement?.hasAttribute('data-change')));
+    await keyboard.press('l');
+    await page.getByText('Link copied').waitFor();
+    await keyboard.press('r');
+    await page.locator('dialog[open]').waitFor();
+    await keyboard.press('Escape');
+    await page.locator('dialog').waitFor({ state: 'detached' });
+    await keyboard.press('c');
+    await page.getByText('curl command copied').waitFor();
+    assert.match(await page.evaluate(() => navigator.clipboard.readText()), /^curl /mu);
+    // Why does my client not see it.
+    await goTo(page, 'g', 'Groups');
+    await tabTo(page, page.getByRole('link', { name: 'support' }));
+    await keyboard.press('Enter');
+    await heading(page, 'support');
+    await tabTo(page, page.getByLabel('Why is'));
+    await keyboard.type('tickets__clsoe_ticket');
+    await keyboard.press('Enter');
+    await page.getByText('it has "close_ticket"').waitFor();
+    // Is anything broken, and what do I do; which server is slow.
+    await goTo(page, 'o', 'Overview');
+    await tabTo(
+        page,
+        page
+            .locator('.todo')
+            .getByRole('button', { name: /Try now|Reconnect/u })
+            .first()
+    );
+    await keyboard.press('Enter');
+    await page.getByText('Asked for').waitFor();
+    await tabTo(page, page.getByRole('link', { name: 'everything' }).last());
+    await keyboard.press('Enter');
+    await heading(page, 'everything');
+    // Who waits for an answer; sessions.
+    await goTo(page, 'q', 'Questions');
+    await goTo(page, 'e', 'Sessions');
+    await page.locator('tbody tr').first().waitFor();
+    await page.locator('.bones').first().waitFor({ state: 'detached' });
+    await keyboard.press('j');
+    await page.getByRole('link', { name: 'Its calls' }).waitFor();
+    // Try a tool.
+    await goTo(page, 'y', 'Try a tool');
+    await tabTo(page, page.getByLabel('call', { exact: true }));
+    await keyboard.type('elements__getElement');
+    await keyboard.press('Tab');
+    await tabTo(page, page.getByLabel('Arguments, as they are sent'));
+    await keyboard.press('Control+a');
+    await keyboard.type('{"name": "Fe"}');
+    await keyboard.press('Control+Enter');
+    const outcome = page.getByRole('region', { name: 'Outcome' });
+    const dialog = page.locator('dialog[open]');
+    await dialog.or(outcome).first().waitFor();
+    if (await dialog.count()) await keyboard.press('Enter');
+    await outcome.getByText('Iron').first().waitFor();
+    // Add a server.
+    await goTo(page, 'c', 'Configuration');
+    await tabTo(page, page.getByRole('button', { name: 'Add a server' }));
+    await keyboard.press('Enter');
+    await page.getByLabel(/^An address/u).waitFor();
+    await tabTo(page, page.getByLabel(/^An address/u));
+    await keyboard.type('https://example.com/mcp');
+    await tabTo(page, page.getByRole('button', { name: 'Check' }));
+    await keyboard.press('Enter');
+    await page.locator('.tag', { hasText: /^valid$/u }).waitFor();
+    await page.context().close();
+});
+
+test('focus is seen wherever it is, and is never lost', async () => {
+    const page = await open();
+    for (const at of PAGES()) {
+        await visit(page, at);
+        await page.waitForFunction(() => !document.querySelector('.bones'));
+        const stops = new Set();
+        for (let n = 0; n < 40; n++) {
+            await page.keyboard.press('Tab');
+            const stop = await page.evaluate(() => {
+                const element = /** @type {HTMLElement} */ (document.activeElement);
+                if (element === document.body) return null;
+                const { outlineStyle, outlineWidth } = getComputedStyle(element);
+                return {
+                    is: element.outerHTML.slice(0, 120),
+                    seen: outlineStyle !== 'none' && parseFloat(outlineWidth) >= 1
+                };
+            });
+            if (!stop) break;
+            assert.ok(stop.seen, `${at}: focus is not seen at ${stop.is}`);
+            stops.add(stop.is);
+        }
+        assert.ok(stops.size > 0, `${at}: Tab comes to ${stops.size} places`);
+    }
+    await page.context().close();
+});
+
+test('tables are tables, and live regions are polite and seldom speak', async () => {
+    const page = await open();
+    for (const at of PAGES()) {
+        await visit(page, at);
+        await page.waitForFunction(() => !document.querySelector('.bones'));
+        const wrong = await page.evaluate(() => [
+            ...[...document.querySelectorAll('main table')]
+                .filter(table => !table.querySelector('thead th[scope]'))
+                .map(table => table.outerHTML.slice(0, 100)),
+            ...[...document.querySelectorAll('[aria-live]')]
+                .filter(one => one.getAttribute('aria-live') !== 'polite')
+                .map(one => one.outerHTML.slice(0, 100))
+        ]);
+        assert.deepEqual(wrong, [], at);
+    }
+    await visit(page, `/traffic?open=${call.id}`);
+    await page.locator('.msg').first().waitFor();
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    await page.evaluate(() => {
+        globalThis.said = [];
+        const region = document.querySelector('body .hidden[aria-live="polite"]');
+        new MutationObserver(() => globalThis.said.push(Date.now())).observe(region, {
+            childList: true,
+            characterData: true,
+            subtree: true
+        });
+    });
+    const client = await clientOf('2026-07-28', { name: 'talker' });
+    for (let n = 0; n < 30; n++) await client.call('elements__getElement', { name: 'Fe' });
+    await page.getByRole('button', { name: '30 new' }).waitFor();
+    const said = await page.evaluate(() => globalThis.said);
+    assert.ok(said.length >= 1, 'new calls are told');
+    said.slice(1).forEach((at, n) => assert.ok(at - said[n] >= 5000, 'at most one sentence in five seconds'));
+    await page.context().close();
+});
+
+for (const [name, options] of Object.entries({
+    '320 pixels': { viewport: { width: 320, height: 640 } },
+    '200% zoom': { viewport: { width: 720, height: 450 }, deviceScaleFactor: 2 }
+})) {
+    test(`at ${name} nothing is cut off`, async () => {
+        const page = await open(options);
+        for (const at of PAGES()) {
+            await visit(page, at);
+            await page.waitForFunction(() => !document.querySelector('.bones'));
+            const cut = await page.evaluate(() => {
+                const wide = document.documentElement.clientWidth;
+                const scrolls = element => {
+                    for (let up = element; up; up = up.parentElement)
+                        if (/auto|scroll/u.test(getComputedStyle(up).overflowX)) return true;
+                    return false;
+                };
+                const outside = [
+                    ...document.querySelectorAll('h1, h2, h3, p, button, a, input, select, textarea, dd, dt, label')
+                ].filter(element => {
+                    const { left, right, width } = element.getBoundingClientRect();
+                    return (
+                        width > 1 &&
+                        (left < -1 || right > wide + 1) &&
+                        !scrolls(element) &&
+                        !element.closest('.hidden, .skip, svg')
+                    );
+                });
+                return [
+                    document.documentElement.scrollWidth > wide
+                        ? `the page is ${document.documentElement.scrollWidth} wide`
+                        : '',
+                    ...outside.map(element => element.outerHTML.slice(0, 120))
+                ].filter(Boolean);
+            });
+            assert.deepEqual(cut, [], `${at} at ${name}`);
+        }
+        await visit(page, `/calls/${call.id}`);
+        await page.locator('.msg').nth(1).waitFor();
+        const [one, two] = await page
+            .locator('.msg')
+            .evaluateAll(all => all.slice(0, 2).map(element => element.getBoundingClientRect().left));
+        assert.equal(one, two, 'wires stack');
+        await page.context().close();
+    });
+}
+
+test('no meaning by colour alone', async () => {
+    const page = await open();
+    for (const at of PAGES()) {
+        await visit(page, at);
+        await page.waitForFunction(() => !document.querySelector('.bones'));
+        const bare = await page.evaluate(() => {
+            const text = element => element?.textContent?.trim() || element?.getAttribute('aria-label') || '';
+            const wordless = [...document.querySelectorAll('.dot, .mark')].filter(
+                element => !text(element.parentElement)
+            );
+            const marked = [...document.querySelectorAll('.json .l.ch, .json .l.ad, .json .l.rm')].filter(
+                line => !text(line.querySelector('.sign'))
+            );
+            const ribbons = [...document.querySelectorAll('.bridge a')].filter(
+                ribbon =>
+                    !/as it is|names only|same era|across eras/u.test(text(ribbon) + ribbon.getAttribute('aria-label'))
+            );
+            const tags = [...document.querySelectorAll('.tag, .outcome, .count')].filter(element => !text(element));
+            return [...wordless, ...marked, ...ribbons, ...tags].map(element => element.outerHTML.slice(0, 120));
+        });
+        assert.deepEqual(bare, [], at);
+    }
+    const shapes = await page.evaluate(() =>
+        ['ok', 'warn', 'bad', 'wait'].map(state => {
+            const dot = Object.assign(document.createElement('span'), { className: `dot ${state}` });
+            document.body.append(dot);
+            const { borderRadius, boxShadow, width, backgroundColor } = getComputedStyle(dot);
+            return [borderRadius, boxShadow === 'none', width, backgroundColor === 'rgba(0, 0, 0, 0)'].join(' ');
+        })
+    );
+    assert.equal(new Set(shapes).size, 4, `states have shapes of their own: ${shapes.join('; ')}`);
+    await page.context().close();
+});
