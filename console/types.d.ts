@@ -20,6 +20,7 @@ export interface components {
         Quantiles: {
             p50: number | null;
             p99: number | null;
+            mean?: number | null;
         };
         Me: {
             operator: string;
@@ -92,6 +93,10 @@ export interface components {
             } | null;
             node: string;
         };
+        AwayNode: {
+            node: string;
+            since: string | null;
+        };
         Overview: {
             node: string;
             nodes: (string)[];
@@ -102,6 +107,7 @@ export interface components {
             pairs: (components['schemas']['Pair'])[];
             servers: (components['schemas']['ServerRow'])[];
             attention: (components['schemas']['AttentionItem'])[];
+            away?: (components['schemas']['AwayNode'])[];
         };
         ServerFigures: {
             calls: number;
@@ -574,14 +580,17 @@ export interface components {
         SessionRowPage: {
             items: (components['schemas']['SessionRow'])[];
             next: string | null;
+            away?: (components['schemas']['AwayNode'])[];
         };
         QuestionPage: {
             items: (components['schemas']['Question'])[];
             next: string | null;
+            away?: (components['schemas']['AwayNode'])[];
         };
         CallRowPage: {
             items: (components['schemas']['CallRow'])[];
             next: string | null;
+            away?: (components['schemas']['AwayNode'])[];
         };
         NodePage: {
             items: (components['schemas']['Node'])[];

@@ -226,6 +226,8 @@ pub struct ServerRequest {
     pub params: Option<Raw>,
     /// Receives the client's response.
     pub responder: Responder,
+    /// Name of the server that asks, once the gateway has passed it on.
+    pub asker: Option<Arc<str>>,
 }
 
 /// The final answer to a call.

@@ -76,7 +76,7 @@ function figuresOf({ figures, series }) {
             series.server_p50_us,
             false
         ],
-        ['Rialto adds', ms(own.p50), 'ms', p99(own.p99, ''), series.rialto_p50_us, false],
+        ['Rialto adds', ms(own.p50 ?? own.mean), 'ms', p99(own.p99, ''), series.rialto_p50_us, false],
         [
             'Clients',
             figure(figures.sessions),

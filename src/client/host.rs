@@ -43,7 +43,7 @@ impl Host for NullHost {
 pub(super) fn spawn_answer(host: &Arc<dyn Host>, question: ServerRequest) {
     let host = Arc::clone(host);
     tokio::spawn(async move {
-        let ServerRequest { method, params, responder: mut answer } = question;
+        let ServerRequest { method, params, responder: mut answer, .. } = question;
         let outcome = tokio::select! {
             outcome = host.on_server_request(&method, params.as_ref()) => outcome,
             () = answer.closed() => return, // the server cancelled the request

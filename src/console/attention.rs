@@ -36,6 +36,7 @@ pub(super) fn items(console: &Console, inbound: &Inbound, samples: &[CounterSamp
     servers(inbound, &mut items);
     configuration(inbound, &mut items);
     store(inbound, &mut items);
+    silent_nodes(console, &mut items);
     calls(inbound, samples, &mut items);
     recording(inbound, &mut items);
     items.sort_by_key(|item: &AttentionItem| !item.is_bad);
@@ -139,6 +140,20 @@ fn store(inbound: &Inbound, items: &mut Vec<AttentionItem>) {
     if cluster.store().is_full() {
         let text = "the store has no room".to_owned();
         items.push(AttentionItem { is_bad: true, code: "store_full", text, link, ..AttentionItem::default() });
+    }
+}
+
+fn silent_nodes(console: &Console, items: &mut Vec<AttentionItem>) {
+    for (name, last) in console.seen_nodes.silent() {
+        items.push(AttentionItem {
+            is_bad: true,
+            code: "node_silent",
+            text: format!("{name} is silent: it holds no lease any more"),
+            since: Some(last),
+            link: "#/cluster".to_owned(),
+            subject: name,
+            ..AttentionItem::default()
+        });
     }
 }
 

@@ -114,7 +114,7 @@ fn calls(request: &AdminRequest) -> Result<Arc<CallLog>, ApiError> {
 }
 
 /// Whether this operator is shown bodies now.
-fn bodies_for(request: &AdminRequest, calls: &CallLog) -> BodyAccess {
+pub(super) fn bodies_for(request: &AdminRequest, calls: &CallLog) -> BodyAccess {
     match request.operator.may >= OperatorRight::Bodies && calls.shows_bodies() {
         true => BodyAccess::Shown,
         false => BodyAccess::Shapes,

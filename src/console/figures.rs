@@ -18,6 +18,8 @@ pub(super) struct FigureHistory(Mutex<VecDeque<CounterSample>>);
 pub(super) struct CounterSample {
     at: SystemTime,
     servers: BTreeMap<String, ServerCounters>,
+    /// Microseconds that clients waited for calls that servers answer, and these calls.
+    waited_sum: (u64, u64),
     sessions: usize,
 }
 
@@ -28,12 +30,14 @@ pub(super) struct ServerCounters {
     outcomes: BTreeMap<String, u64>,
     /// Upper bound in seconds and calls that took no longer.
     took: BTreeMap<Bound, u64>,
-    /// The same for the part of Rialto, where it is counted.
-    rialto: BTreeMap<Bound, u64>,
+    /// Microseconds that servers took together, and calls.
+    took_sum: (u64, u64),
 }
 
 /// Name, labels and value of a line of metrics.
-type MetricLine<'l> = (&'l str, Vec<(&'l str, &'l str)>, u64);
+type MetricLine<'l> = (&'l str, Vec<(&'l str, &'l str)>, f64);
+/// The server of a recorded call, and the microseconds that Rialto added.
+pub(super) type RecordedOverhead = (String, u64);
 /// Upper bound of a bucket, in microseconds; the last one has none.
 type Bound = u64;
 
@@ -45,6 +49,8 @@ pub(super) const MAX_RANGE: Duration = Duration::from_secs(3600);
 const MAX_SAMPLES: usize = 361;
 /// Servers that have figures.
 const MAX_SERVERS: usize = 64;
+/// Methods that servers answer.
+const FORWARDED: [&str; 4] = ["tools/call", "prompts/get", "resources/read", "completion/complete"];
 /// Label of calls that the gateway answers itself.
 const OWN_LABEL: &str = "rialto";
 
@@ -73,9 +79,16 @@ impl FigureHistory {
 impl CounterSample {
     fn read(inbound: &Inbound) -> Self {
         let mut servers: BTreeMap<String, ServerCounters> = BTreeMap::new();
+        let mut waited_sum = (0, 0);
         for line in inbound.admin.metrics().lines() {
             if let Some((name, labels, value)) = parse_line(line) {
                 let label = |key: &str| labels.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+                let is_call = label("mcp_method_name").is_some_and(|method| FORWARDED.contains(&method));
+                match name {
+                    "mcp_server_operation_duration_seconds_sum" if is_call => waited_sum.0 += micros(value),
+                    "mcp_server_operation_duration_seconds_count" if is_call => waited_sum.1 += whole(value),
+                    _ => {}
+                }
                 let Some(server) = label("upstream").filter(|server| *server != OWN_LABEL) else { continue };
                 if !servers.contains_key(server) && servers.len() == MAX_SERVERS {
                     continue;
@@ -84,19 +97,23 @@ impl CounterSample {
                 let bound = label("le").map(parse_bound);
                 match (name, bound) {
                     ("rialto_calls_total", _) => {
-                        *counters.outcomes.entry(label("outcome").unwrap_or_default().to_owned()).or_default() += value;
+                        let outcome = label("outcome").unwrap_or_default().to_owned();
+                        *counters.outcomes.entry(outcome).or_default() += whole(value);
                     }
                     ("mcp_client_operation_duration_seconds_bucket", Some(bound)) => {
-                        *counters.took.entry(bound).or_default() += value;
+                        *counters.took.entry(bound).or_default() += whole(value);
                     }
-                    ("rialto_call_overhead_seconds_bucket", Some(bound)) => {
-                        *counters.rialto.entry(bound).or_default() += value;
+                    ("mcp_client_operation_duration_seconds_sum", _) if is_call => {
+                        counters.took_sum.0 += micros(value);
+                    }
+                    ("mcp_client_operation_duration_seconds_count", _) if is_call => {
+                        counters.took_sum.1 += whole(value);
                     }
                     _ => {}
                 }
             }
         }
-        Self { at: SystemTime::now(), servers, sessions: inbound.sessions.count() }
+        Self { at: SystemTime::now(), servers, waited_sum, sessions: inbound.sessions.count() }
     }
 
     fn total(&self) -> ServerCounters {
@@ -121,7 +138,7 @@ impl ServerCounters {
             from.iter().for_each(|(bound, count)| *into.entry(*bound).or_default() += count);
         };
         add(&mut self.took, &other.took);
-        add(&mut self.rialto, &other.rialto);
+        self.took_sum = (self.took_sum.0 + other.took_sum.0, self.took_sum.1 + other.took_sum.1);
         other.outcomes.iter().for_each(|(word, count)| *self.outcomes.entry(word.clone()).or_default() += count);
     }
 
@@ -139,7 +156,7 @@ impl ServerCounters {
         Self {
             outcomes: self.outcomes.iter().map(outcome).collect(),
             took: minus(&self.took, &before.took),
-            rialto: minus(&self.rialto, &before.rialto),
+            took_sum: difference(self.took_sum, before.took_sum),
         }
     }
 
@@ -180,7 +197,7 @@ pub(super) fn gateway_figures(samples: &[CounterSample], inbound: &Inbound) -> V
         "calls_per_s": rate,
         "failed": counted.failed_ratio(),
         "server_us": quantiles(&counted.took),
-        "rialto_us": quantiles(&counted.rialto),
+        "rialto_us": overhead(samples, &overheads(samples, inbound), None),
         "sessions": inbound.sessions.count(),
         "streams": stats.open_streams,
         "calls_in_flight": inbound.shutdown.calls_in_flight(),
@@ -189,7 +206,7 @@ pub(super) fn gateway_figures(samples: &[CounterSample], inbound: &Inbound) -> V
 }
 
 /// Figures of one server.
-pub(super) fn server_figures(samples: &[CounterSample], server: &str) -> Value {
+pub(super) fn server_figures(samples: &[CounterSample], recorded: &[RecordedOverhead], server: &str) -> Value {
     let (counted, rate) = summary(samples, Some(server));
     let since_start = samples.last().map(|sample| sample.of(Some(server))).unwrap_or_default();
     json!({
@@ -198,9 +215,37 @@ pub(super) fn server_figures(samples: &[CounterSample], server: &str) -> Value {
         "calls_per_s": rate,
         "failed_ratio": counted.failed_ratio(),
         "server_us": quantiles(&counted.took),
-        "rialto_us": quantiles(&counted.rialto),
+        "rialto_us": overhead(samples, recorded, Some(server)),
         "series": steps(samples, Some(server)).map(|(step, _)| step.calls()).collect::<Vec<_>>(),
     })
+}
+
+/// What Rialto added to recorded calls in the time of the samples.
+pub(super) fn overheads(samples: &[CounterSample], inbound: &Inbound) -> Vec<RecordedOverhead> {
+    samples.first().map(|first| inbound.calls.overheads(first.at)).unwrap_or_default()
+}
+
+/// What Rialto adds to calls: quantiles of those that are recorded, and the mean of all by their counters, which know
+/// no quantile of a difference.
+fn overhead(samples: &[CounterSample], recorded: &[RecordedOverhead], server: Option<&str>) -> Value {
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return quantiles(&BTreeMap::new()) };
+    let is_asked = |(of, _): &&RecordedOverhead| server.is_none_or(|server| of == server);
+    let mut times: Vec<u64> = recorded.iter().filter(is_asked).map(|(_, time)| *time).collect();
+    times.sort_unstable();
+    let at = |part: usize| times.get((times.len() * part / 100).min(times.len().saturating_sub(1)));
+    let mean = if server.is_none() { mean_overhead(first, last) } else { None };
+    json!({ "p50": at(50), "p99": at(99), "mean": mean })
+}
+
+/// The time that clients waited longer than servers took, for each call between two samples.
+fn mean_overhead(before: &CounterSample, now: &CounterSample) -> Option<u64> {
+    let (waited, calls) = difference(now.waited_sum, before.waited_sum);
+    let (took, _) = difference(now.total().took_sum, before.total().took_sum);
+    waited.saturating_sub(took).checked_div(calls)
+}
+
+fn difference(now: (u64, u64), before: (u64, u64)) -> (u64, u64) {
+    (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1))
 }
 
 /// Calls since the start, by outcome.
@@ -221,7 +266,7 @@ pub(super) fn series(samples: &[CounterSample], server: Option<&str>) -> Value {
         "failed": steps.iter().map(|(step, _)| step.failed()).collect::<Vec<_>>(),
         "server_p50_us": p(0.5, |step| &step.took),
         "server_p99_us": p(0.99, |step| &step.took),
-        "rialto_p50_us": p(0.5, |step| &step.rialto),
+        "rialto_p50_us": samples.windows(2).map(|pair| mean_overhead(&pair[0], &pair[1])).collect::<Vec<_>>(),
         "sessions": steps.iter().map(|(_, sessions)| sessions).collect::<Vec<_>>(),
     })
 }
@@ -276,6 +321,18 @@ fn quantile(buckets: &BTreeMap<Bound, u64>, place: f64) -> Option<u64> {
     None
 }
 
+/// A value that counts something.
+fn whole(value: f64) -> u64 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are whole and positive")]
+    let whole = value as u64;
+    whole
+}
+
+/// Seconds in microseconds.
+fn micros(value: f64) -> u64 {
+    whole(value * 1e6)
+}
+
 /// The name, the labels and the value of a line of metrics.
 fn parse_line(line: &str) -> Option<MetricLine<'_>> {
     if line.starts_with('#') {
@@ -301,7 +358,7 @@ mod tests {
     fn a_line_of_metrics_is_taken_apart() {
         let line = r#"rialto_calls_total{group="default",upstream="a",method="tools/call",outcome="ok"} 12"#;
         let (name, labels, value) = parse_line(line).unwrap();
-        assert_eq!((name, value), ("rialto_calls_total", 12));
+        assert_eq!((name, whole(value)), ("rialto_calls_total", 12));
         assert_eq!(labels[3], ("outcome", "ok"));
         assert_eq!(parse_line("# HELP x y"), None);
         assert_eq!((parse_bound("0.005"), parse_bound("+Inf")), (5000, Bound::MAX));

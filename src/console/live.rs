@@ -56,6 +56,8 @@ pub struct LiveEvent {
     pub topic: Topic,
     /// Its content, as JSON.
     pub data: Bytes,
+    /// Its content for those who may see bodies, where it is another.
+    private_data: Option<Bytes>,
     /// What a filter looks at.
     pub subject: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -101,6 +103,7 @@ struct StreamReading {
     position: u64,
     topics: Vec<Topic>,
     filter: Option<EventFilter>,
+    may_see_bodies: bool,
 }
 
 /// Events are gathered for this long before they are sent.
@@ -123,7 +126,7 @@ const MAX_STREAMS: usize = 16;
 const MAX_OPERATOR_STREAMS: usize = 4;
 
 pub(super) fn routes() -> Vec<ApiRoute> {
-    vec![ApiRoute::get("live", OperatorRight::Look, |request| Box::pin(async move { open(&request) }))]
+    vec![ApiRoute::get("live", OperatorRight::Look, |request| Box::pin(async move { open(&request) })).on_all_nodes()]
 }
 
 impl Topic {
@@ -207,9 +210,20 @@ impl LiveHub {
         if !self.is_watched(topic) {
             return;
         }
-        let data = serde_json::to_string(content).unwrap_or_default();
-        let data = Bytes::from(secrets_in(&data, MASK).into_owned());
-        let next = self.log.lock().push(topic, data, subject);
+        let data = encode(content);
+        self.push(LiveEvent { number: 0, topic, data, private_data: None, subject });
+    }
+
+    /// Publishes an event with the content of messages, which only those get who may see it.
+    pub fn publish_private(&self, topic: Topic, public: &impl Serialize, private: &impl Serialize) {
+        if self.is_watched(topic) {
+            let (data, private_data) = (encode(public), Some(encode(private)));
+            self.push(LiveEvent { number: 0, topic, data, private_data, subject: None });
+        }
+    }
+
+    fn push(&self, event: LiveEvent) {
+        let next = self.log.lock().push(event);
         self.newest.send_replace(next);
     }
 
@@ -248,15 +262,28 @@ impl LiveHub {
     }
 }
 
+/// The content of an event, without secrets of the configuration.
+fn encode(content: &impl Serialize) -> Bytes {
+    let data = serde_json::to_string(content).unwrap_or_default();
+    Bytes::from(secrets_in(&data, MASK).into_owned())
+}
+
+impl LiveEvent {
+    /// Bytes that it counts for.
+    fn size(&self) -> usize {
+        self.data.len() + self.private_data.as_ref().map_or(0, Bytes::len) + EVENT_OVERHEAD
+    }
+}
+
 impl LiveLog {
-    fn push(&mut self, topic: Topic, data: Bytes, subject: Option<Arc<dyn Any + Send + Sync>>) -> u64 {
-        self.bytes += data.len() + EVENT_OVERHEAD;
-        self.events.push_back(Arc::new(LiveEvent { number: self.next, topic, data, subject }));
+    fn push(&mut self, event: LiveEvent) -> u64 {
+        self.bytes += event.size();
+        self.events.push_back(Arc::new(LiveEvent { number: self.next, ..event }));
         self.next += 1;
         while self.bytes > MAX_LOG_BYTES
             && let Some(oldest) = self.events.pop_front()
         {
-            self.bytes -= oldest.data.len() + EVENT_OVERHEAD;
+            self.bytes -= oldest.size();
         }
         self.next
     }
@@ -302,7 +329,8 @@ fn open(request: &AdminRequest) -> ApiResult {
     tracing::info!(operator = %request.operator.name, topics = ?topics, "console attached");
     let (sender, receiver) = mpsc::channel(1);
     let position = resumed.flatten().unwrap_or_else(|| hub.log.lock().next);
-    let reading = StreamReading { position, topics, filter };
+    let may_see_bodies = request.operator.may >= OperatorRight::Bodies;
+    let reading = StreamReading { position, topics, filter, may_see_bodies };
     let lost = match resumed {
         Some(None) => Some("the gateway was started again"),
         Some(Some(position)) => hub.missed_while_away(&reading.topics, position),
@@ -380,7 +408,8 @@ impl LiveHub {
             push_lost(&mut out, newest as u64, "more than this stream can take");
         }
         for event in &wanted[newest..] {
-            push_event(&mut out, event.topic.as_str(), &self.id(event.number + 1), &event.data);
+            let data = event.private_data.as_ref().filter(|_| reading.may_see_bodies).unwrap_or(&event.data);
+            push_event(&mut out, event.topic.as_str(), &self.id(event.number + 1), data);
         }
         out.freeze()
     }
@@ -454,7 +483,7 @@ mod tests {
     use super::*;
 
     fn reading(position: u64) -> StreamReading {
-        StreamReading { position, topics: vec![Topic::Call, Topic::Gone], filter: None }
+        StreamReading { position, topics: vec![Topic::Call, Topic::Gone], filter: None, may_see_bodies: false }
     }
 
     fn text(hub: &LiveHub, reading: &mut StreamReading) -> String {

@@ -10,8 +10,10 @@ mod attention;
 mod calls;
 mod config_file;
 mod figures;
+mod gather;
 mod groups;
 mod live;
+mod live_nodes;
 mod me;
 mod nodes;
 mod overview;
@@ -50,7 +52,7 @@ use crate::recording::MASK;
 use crate::redact::secrets_in;
 use access::{MAX_BODY_BYTES, MAX_WRONG_KEYS, api_path, error_response, not_allowed, secured, too_large};
 use figures::FigureHistory;
-use nodes::{ALL_NODES, NodeRequest, SeenNodes};
+use nodes::{ALL_NODES, LIVE, NodeRequest, SeenNodes};
 use tries::Tries;
 
 /// Where the API is.
@@ -260,6 +262,7 @@ impl Console {
         let mut query: Vec<(String, String)> =
             query.map(|(key, value)| (key.into_owned(), value.into_owned())).collect();
         let node = query.iter().position(|(key, _)| key == "node").map(|at| query.remove(at).1);
+        let node = node.or_else(|| self.node_of_call(&route, &parameters));
         let elsewhere = NodeRequest {
             verb: request.verb.clone(),
             path: path.to_owned(),
@@ -273,13 +276,38 @@ impl Console {
             return answer;
         }
         let (console, asker, is_relayed) = (Arc::clone(&self), operator.clone(), request.is_relayed);
+        let is_resumed = request.headers.get_text("last-event-id").is_some();
         let request =
             AdminRequest { console: self, operator, parameters, query, headers: request.headers, body, is_relayed };
         let answer = (route.handler)(request).await?;
-        match node.as_deref() == Some(ALL_NODES) && !is_relayed {
-            true => console.gather(answer, &asker, elsewhere).await,
-            false => Ok(answer),
+        match &inbound.cluster {
+            Some(cluster) if route.path == LIVE && node.as_deref() == Some(ALL_NODES) && !is_relayed => {
+                live_nodes::join_streams(&console, cluster, &asker, (elsewhere, is_resumed), answer)
+            }
+            _ => Ok(answer),
         }
+    }
+
+    /// Serves a request at this node.
+    async fn serve_own(self: &Arc<Self>, route: &ApiRoute, operator: &Operator, request: NodeRequest) -> ApiResult {
+        let request = AdminRequest {
+            console: Arc::clone(self),
+            operator: operator.clone(),
+            parameters: Vec::new(),
+            query: request.query,
+            headers: HeaderFields::default(),
+            body: request.body,
+            is_relayed: false,
+        };
+        (route.handler)(request).await
+    }
+
+    /// The node whose call a request is about, if it is another one: the id of a call names its node.
+    fn node_of_call(&self, route: &ApiRoute, parameters: &[String]) -> Option<String> {
+        self.inbound.upgrade()?.cluster.as_ref()?;
+        let call = parameters.first().filter(|_| route.path.starts_with("calls/{call}"))?;
+        let (node, _) = call.rsplit_once('.')?;
+        (node != self.node()).then(|| node.to_owned())
     }
 
     /// Says aloud what an operator did: a line in the log and one in the audit log.

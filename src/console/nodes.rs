@@ -10,16 +10,49 @@ use serde_json::{Value, json};
 
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, JSON, rfc3339};
 use super::{API_PREFIX, Console};
-use crate::cluster::{Cluster, RelayOutcome, RelayedRequest};
+use crate::cluster::{Cluster, RelayOutcome, RelayedBody, RelayedRequest};
 use crate::identity::{Credential, Identity};
 use crate::inbound::{Inbound, ResponseContent};
 use crate::policy::Operator;
 use crate::policy::OperatorRight::Look;
 use crate::store::NodeId;
 
-/// Nodes that were seen, with the time at which they were seen last.
+/// Nodes that were seen.
 #[derive(Debug, Default)]
-pub(super) struct SeenNodes(Mutex<BTreeMap<String, SystemTime>>);
+pub(super) struct SeenNodes(Mutex<BTreeMap<String, SeenNode>>);
+
+#[derive(Debug, Clone, Copy)]
+struct SeenNode {
+    /// When it held its lease last.
+    last: SystemTime,
+    is_alive: bool,
+}
+
+impl SeenNodes {
+    /// Notes which nodes hold their leases now.
+    fn see(&self, members: &[NodeId]) {
+        let (mut seen, now) = (self.0.lock(), SystemTime::now());
+        for node in seen.values_mut() {
+            node.is_alive = false;
+        }
+        for node in members {
+            seen.insert(node.name().to_string(), SeenNode { last: now, is_alive: true });
+        }
+        let is_recent = |node: &SeenNode| now.duration_since(node.last).is_ok_and(|time| time < AWAY_TIME);
+        seen.retain(|_, node| is_recent(node));
+    }
+
+    /// The names of nodes that hold no lease any more, and since when.
+    pub(super) fn silent(&self) -> Vec<(String, SystemTime)> {
+        let seen = self.0.lock();
+        seen.iter().filter(|(_, node)| !node.is_alive).map(|(name, node)| (name.clone(), node.last)).collect()
+    }
+
+    /// The same for answers of all nodes.
+    pub(super) fn away(&self) -> Vec<Value> {
+        self.silent().iter().map(|(name, last)| json!({ "node": name, "since": rfc3339(*last) })).collect()
+    }
+}
 
 /// A request as it goes to another node.
 #[derive(Debug, Clone)]
@@ -31,10 +64,16 @@ pub(super) struct NodeRequest {
     pub(super) if_match: Option<String>,
 }
 
+/// Media types of answers that are relayed.
+const MEDIA_TYPES: [&str; 3] = [JSON, "application/octet-stream", "text/plain; charset=utf-8"];
+/// The route of the event stream.
+pub(super) const LIVE: &str = "live";
 /// Names every node.
 pub(super) const ALL_NODES: &str = "all";
 /// How long another node may take to answer.
 const NODE_TIME: Duration = Duration::from_secs(2);
+/// How long a node that is gone is told of.
+const AWAY_TIME: Duration = Duration::from_secs(600);
 /// Begin of the principal of operators whose requests are relayed.
 const OPERATOR_PRINCIPAL: &str = "operator|";
 
@@ -56,8 +95,8 @@ async fn nodes(request: AdminRequest) -> ApiResult {
         return Ok(ApiAnswer::json(&json!({ "items": [own], "next": null, "store": null })));
     };
     let began = Instant::now();
-    let members = cluster.store().members().await;
-    let latency = members.is_ok().then(|| u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
+    let members = tokio::time::timeout(NODE_TIME, cluster.store().members()).await.ok().and_then(Result::ok);
+    let latency = members.is_some().then(|| u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
     let store = json!({
         "address": cluster.store().location(), "connected": cluster.holds_lease(),
         "full": cluster.store().is_full(), "latency_us": latency,
@@ -66,6 +105,9 @@ async fn nodes(request: AdminRequest) -> ApiResult {
         return Ok(ApiAnswer::json(&json!({ "items": [own], "next": null, "store": store })));
     }
     let mut items = vec![own];
+    if let Some(members) = &members {
+        console.seen_nodes.see(members);
+    }
     let others = members.unwrap_or_default().into_iter().filter(|node| **node.name() != *console.node());
     let asked = NodeRequest {
         verb: Verb::GET,
@@ -75,11 +117,9 @@ async fn nodes(request: AdminRequest) -> ApiResult {
         if_match: None,
     };
     let answers = others.map(|node| ask(Arc::clone(&cluster), node, &request.operator, asked.clone()));
-    let mut alive = vec![console.node()];
     for (node, answer) in futures_util::future::join_all(answers).await {
         let name = node.name().to_string();
         let row = answer.ok().and_then(|answer| answer["items"].get(0).cloned());
-        console.seen_nodes.0.lock().insert(name.clone(), SystemTime::now());
         items.push(match row {
             Some(mut row) => {
                 row["own"] = false.into();
@@ -88,12 +128,18 @@ async fn nodes(request: AdminRequest) -> ApiResult {
             }
             None => bare_row(&name, "alive", None),
         });
-        alive.push(name);
     }
-    let seen = console.seen_nodes.0.lock();
-    let away = seen.iter().filter(|(name, _)| !alive.contains(name));
-    items.extend(away.map(|(name, last)| bare_row(name, "away", Some(*last))));
+    items.extend(console.seen_nodes.silent().iter().map(|(name, last)| bare_row(name, "away", Some(*last))));
     Ok(ApiAnswer::json(&json!({ "items": items, "next": null, "store": store })))
+}
+
+/// The rows of all nodes as this one sees them: its own, those that hold their leases, and those that are away.
+pub(super) fn rows(console: &Console, inbound: &Inbound, members: &[NodeId]) -> Vec<Value> {
+    let others = members.iter().filter(|node| **node.name() != *console.node());
+    let others = others.map(|node| bare_row(node.name(), "alive", None));
+    let away = console.seen_nodes.silent();
+    let away = away.iter().map(|(name, last)| bare_row(name, "away", Some(*last)));
+    [own_row(console, inbound)].into_iter().chain(others).chain(away).collect()
 }
 
 fn own_row(console: &Console, inbound: &Inbound) -> Value {
@@ -112,7 +158,7 @@ fn own_row(console: &Console, inbound: &Inbound) -> Value {
     row
 }
 
-fn bare_row(name: &str, state: &str, since: Option<SystemTime>) -> Value {
+pub(super) fn bare_row(name: &str, state: &str, since: Option<SystemTime>) -> Value {
     json!({
         "name": name, "own": false, "state": state, "lease_us": null, "version": null, "started": null,
         "sessions": null, "calls_in_flight": null, "relayed": null, "relaying": null, "adopted": null,
@@ -121,7 +167,7 @@ fn bare_row(name: &str, state: &str, since: Option<SystemTime>) -> Value {
 }
 
 /// Asks another node for JSON.
-async fn ask(
+pub(super) async fn ask(
     cluster: Arc<Cluster>,
     node: NodeId,
     operator: &Operator,
@@ -142,7 +188,37 @@ fn silent(node: &str) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "node_away", format!("{node} does not answer"))
 }
 
+/// Opens a stream of another node.
+pub(super) async fn open_relay(
+    cluster: &Arc<Cluster>,
+    node: &NodeId,
+    operator: &Operator,
+    request: NodeRequest,
+) -> Result<RelayedBody, ApiError> {
+    let relayed = relayed_request(operator, request)?;
+    let opened = tokio::time::timeout(NODE_TIME, cluster.relay(node, relayed)).await;
+    match opened.map_err(|_| silent(node.name()))?.map_err(|_| silent(node.name()))? {
+        RelayOutcome::Streaming(StatusCode::OK, _, body) => Ok(body),
+        _ => Err(silent(node.name())),
+    }
+}
+
 async fn relay(cluster: &Arc<Cluster>, node: &NodeId, operator: &Operator, request: NodeRequest) -> ApiResult {
+    let relayed = relayed_request(operator, request)?;
+    match cluster.relay(node, relayed).await.map_err(|_| silent(node.name()))? {
+        RelayOutcome::Complete(status, given, body) => {
+            let body = if body.is_empty() { ResponseContent::Empty } else { ResponseContent::Full(body) };
+            let text = |name: &str| given.get(name).and_then(|value| value.to_str().ok());
+            let media_type = text("content-type").unwrap_or_default();
+            let media_type = MEDIA_TYPES.into_iter().find(|known| *known == media_type).unwrap_or(JSON);
+            let disposition = text("content-disposition").map(|value| ("content-disposition", value.to_owned()));
+            Ok(ApiAnswer { status, media_type, headers: disposition.into_iter().collect(), body })
+        }
+        _ => Err(silent(node.name())),
+    }
+}
+
+fn relayed_request(operator: &Operator, request: NodeRequest) -> Result<RelayedRequest, ApiError> {
     let query = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&request.query).finish();
     let uri = format!("{API_PREFIX}/{}{}{query}", request.path, if query.is_empty() { "" } else { "?" });
     let mut headers = HeaderMap::new();
@@ -150,24 +226,28 @@ async fn relay(cluster: &Arc<Cluster>, node: &NodeId, operator: &Operator, reque
     if let Some(tag) = request.if_match.and_then(|tag| HeaderValue::from_str(&tag).ok()) {
         headers.insert("if-match", tag);
     }
-    let relayed = RelayedRequest {
+    Ok(RelayedRequest {
         method: request.verb,
         uri: uri.parse().map_err(|_| ApiError::invalid("the address cannot be relayed"))?,
         headers,
         identity: Arc::new(operator_identity(operator)),
         peer: None,
         body: request.body,
-    };
-    match cluster.relay(node, relayed).await.map_err(|_| silent(node.name()))? {
-        RelayOutcome::Complete(status, _, body) => {
-            let body = if body.is_empty() { ResponseContent::Empty } else { ResponseContent::Full(body) };
-            Ok(ApiAnswer { status, media_type: JSON, headers: Vec::new(), body })
-        }
-        _ => Err(silent(node.name())),
-    }
+    })
 }
 
 impl Console {
+    /// The nodes that hold their leases now; none while the store is away.
+    pub(super) async fn refresh_nodes(&self, cluster: &Cluster) -> Vec<NodeId> {
+        match tokio::time::timeout(NODE_TIME, cluster.store().members()).await {
+            Ok(Ok(members)) => {
+                self.seen_nodes.see(&members);
+                members
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Serves a request at the node that it names; `None` if that is this one.
     pub(super) async fn serve_elsewhere(
         self: &Arc<Self>,
@@ -188,65 +268,33 @@ impl Console {
                 return Some(Err(ApiError::invalid("this address does not take node=all")));
             }
             // The answer of this node alone is that of all.
-            inbound.cluster.as_ref()?;
-            return None;
+            let cluster = inbound.cluster.as_ref()?;
+            // A stream is opened here first, and those of the others are added to it.
+            return match route.path == LIVE {
+                true => None,
+                false => Some(self.serve_everywhere(cluster, route, operator, request).await),
+            };
         }
         let Some(cluster) = &inbound.cluster else {
             let message = format!("there is no node {node:?}: this gateway is alone");
             return Some(Err(ApiError::not_found(message)));
         };
-        if route.path == "live" {
-            let message = "events of another node are not relayed; open its own console";
+        if route.path == LIVE {
+            let message = "events of one other node are not relayed; node=all has those of all";
             return Some(Err(ApiError::invalid(message)));
         }
-        Some(match cluster.find_node(node).await {
-            Ok(Some(found)) => match tokio::time::timeout(NODE_TIME, relay(cluster, &found, operator, request)).await {
-                Ok(answer) => answer,
-                Err(_) => Err(silent(node)),
-            },
-            Ok(None) => Err(ApiError::not_found(format!("there is no node {node:?}"))),
-            Err(_) => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_away", "the store is away")),
-        })
-    }
-
-    /// Adds the answers of the other nodes to that of this one.
-    pub(super) async fn gather(
-        self: &Arc<Self>,
-        answer: ApiAnswer,
-        operator: &Operator,
-        request: NodeRequest,
-    ) -> ApiResult {
-        let Some(cluster) = self.inbound()?.cluster.clone() else { return Ok(answer) };
-        let ResponseContent::Full(body) = &answer.body else { return Ok(answer) };
-        let mut all: Value = serde_json::from_slice(body).unwrap_or_default();
-        let members = cluster.store().members().await.unwrap_or_default();
-        let others = members.into_iter().filter(|node| **node.name() != *self.node());
-        let asked = others.map(|node| ask(Arc::clone(&cluster), node, operator, request.clone()));
-        for (node, other) in futures_util::future::join_all(asked).await {
-            if let Ok(other) = other {
-                merge(&mut all, &other, node.name());
+        let served = async {
+            match cluster.find_node(node).await {
+                Ok(Some(found)) => relay(cluster, &found, operator, request).await,
+                // With a node its calls are gone, and links to them lead nowhere.
+                Ok(None) if route.path.starts_with("calls/") => {
+                    let message = format!("the node of this call, {node}, is away, and its calls with it");
+                    Err(ApiError::new(StatusCode::GONE, "not_kept", message))
+                }
+                Ok(None) => Err(ApiError::not_found(format!("there is no node {node:?}"))),
+                Err(_) => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_away", "the store is away")),
             }
-        }
-        Ok(ApiAnswer::json(&all))
-    }
-}
-
-/// Adds the answer of another node: items of lists, and sums of figures.
-fn merge(all: &mut Value, other: &Value, node: &str) {
-    for key in ["items", "attention"] {
-        let items = all.get_mut(key).and_then(Value::as_array_mut);
-        if let (Some(items), Some(more)) = (items, other[key].as_array()) {
-            items.extend(more.iter().cloned());
-        }
-    }
-    if let Some(nodes) = all.get_mut("nodes").and_then(Value::as_array_mut) {
-        nodes.push(node.into());
-        for key in ["sessions", "streams", "calls_in_flight", "parked"] {
-            let sum =
-                all["figures"][key].as_u64().unwrap_or_default() + other["figures"][key].as_u64().unwrap_or_default();
-            all["figures"][key] = sum.into();
-        }
-        let rate = |value: &Value| value["figures"]["calls_per_s"].as_f64().unwrap_or_default();
-        all["figures"]["calls_per_s"] = json!(rate(all) + rate(other));
+        };
+        Some(tokio::time::timeout(NODE_TIME, served).await.unwrap_or_else(|_| Err(silent(node))))
     }
 }

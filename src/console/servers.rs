@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
 use super::config_file::FileText;
-use super::figures::{self, CounterSample};
+use super::figures::{self, CounterSample, RecordedOverhead};
 use super::{Console, text_member};
 use crate::dialect::{Revision, describe_translation};
 use crate::gateway::Gateway;
@@ -41,10 +41,11 @@ fn all(request: &AdminRequest) -> ApiResult {
 
 /// The rows of all servers.
 pub(super) fn rows(inbound: &Inbound, samples: &[CounterSample]) -> Vec<Value> {
-    inbound.gateway.upstreams().iter().map(|upstream| row(&inbound.gateway, upstream, samples)).collect()
+    let recorded = figures::overheads(samples, inbound);
+    inbound.gateway.upstreams().iter().map(|upstream| row(&inbound.gateway, upstream, (samples, &recorded))).collect()
 }
 
-fn row(gateway: &Gateway, upstream: &Upstream, samples: &[CounterSample]) -> Value {
+fn row(gateway: &Gateway, upstream: &Upstream, (samples, recorded): (&[CounterSample], &[RecordedOverhead])) -> Value {
     let (state, spec) = (upstream.state(), upstream.spec());
     let groups: Vec<String> = gateway
         .groups()
@@ -73,7 +74,7 @@ fn row(gateway: &Gateway, upstream: &Upstream, samples: &[CounterSample]) -> Val
         "calls_in_flight": upstream.calls_in_flight(),
         "connects": state.health.connects,
         "groups": groups,
-        "figures": figures::server_figures(samples, upstream.name()),
+        "figures": figures::server_figures(samples, recorded, upstream.name()),
         // Logging in to servers is not there yet; its place is.
         "login": Value::Null,
     })
@@ -111,7 +112,8 @@ fn one(request: &AdminRequest) -> ApiResult {
     let inbound = request.console.inbound()?;
     let upstream = find(&inbound, request.parameter(0))?;
     let samples = request.console.figures.since(FIGURES_RANGE, &inbound);
-    let mut server = row(&inbound.gateway, &upstream, &samples);
+    let recorded = figures::overheads(&samples, &inbound);
+    let mut server = row(&inbound.gateway, &upstream, (&samples, &recorded));
     let state = upstream.state();
     let status = inbound.admin.status();
     let known = status.upstreams.iter().find(|known| known.name == **upstream.name());

@@ -7,10 +7,17 @@ use serde_json::{Value, json};
 
 use super::Console;
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
+use super::calls::bodies_for;
 use super::servers::{ago, client_json};
 use crate::inbound::Inbound;
 use crate::policy::OperatorRight::{Act, Look};
+use crate::protocol::Raw;
+use crate::recorder::Mark;
+use crate::recording::BodyAccess;
 use crate::session::{QuestionReport, Session, SessionReport, StreamReport};
+
+/// Letters of a question that are shown.
+const MAX_QUESTION_LETTERS: usize = 500;
 
 pub(super) fn routes() -> Vec<ApiRoute> {
     vec![
@@ -115,27 +122,44 @@ fn end(request: &AdminRequest) -> ApiResult {
 
 fn questions(request: &AdminRequest) -> ApiResult {
     let inbound = request.console.inbound()?;
-    request.page(question_rows(&request.console, &inbound))
+    request.page(question_rows(&request.console, &inbound, bodies_for(request, &inbound.calls)))
+}
+
+/// The id of the recorded call that a question belongs to.
+fn recorded_call(console: &Console, inbound: &Inbound, mark: Mark) -> Option<String> {
+    let call = inbound.calls.find(mark.number()).filter(|_| mark.is_recorded())?;
+    Some(inbound.calls.rows(console.node()).id(call))
+}
+
+/// The words of a question; they are content of a message.
+fn question_text(inbound: &Inbound, params: Option<&Raw>, bodies: BodyAccess) -> Option<String> {
+    let params = params.filter(|_| bodies == BodyAccess::Shown)?;
+    let asked: Value =
+        serde_json::from_str(&inbound.calls.rows(String::new()).rules.show(&params.to_string()).text).ok()?;
+    let sampled = || asked["messages"].as_array()?.last()?["content"]["text"].as_str();
+    asked["message"].as_str().or_else(sampled).map(|text| text.chars().take(MAX_QUESTION_LETTERS).collect())
 }
 
 /// What servers asked and nobody has answered yet, oldest first.
-pub(super) fn question_rows(console: &Console, inbound: &Inbound) -> Vec<Value> {
+pub(super) fn question_rows(console: &Console, inbound: &Inbound, bodies: BodyAccess) -> Vec<Value> {
     let mut rows: Vec<(Duration, Value)> = Vec::new();
     for session in inbound.sessions.all() {
         for question in session.report().questions {
-            rows.push((question.age, session_question(console, &session, &question)));
+            rows.push((question.age, session_question((console, inbound), &session, &question, bodies)));
         }
     }
     for parked in inbound.gateway.parked_reports() {
         let until = SystemTime::now() + parked.left;
+        let methods: Vec<&str> = parked.questions.iter().map(|(method, _)| method.as_str()).collect();
+        let text = parked.questions.iter().find_map(|(_, params)| question_text(inbound, params.as_ref(), bodies));
         let row = json!({
             "id": format!("parked-{}", parked.id),
             "node": console.node(),
             "group": parked.group,
             "server": parked.upstream,
-            "method": parked.methods.join(", "),
-            "kind": kind(parked.methods.first().map_or("", String::as_str)),
-            "text": null,
+            "method": methods.join(", "),
+            "kind": kind(methods.first().copied().unwrap_or_default()),
+            "text": text,
             "client": client_json(parked.client.info.as_ref()),
             "revision": parked.client.revision.as_str(),
             "caller": parked.owner.principal,
@@ -143,7 +167,7 @@ pub(super) fn question_rows(console: &Console, inbound: &Inbound) -> Vec<Value> 
             "asked": ago(parked.age),
             "until": rfc3339(until),
             "session": null,
-            "call": null,
+            "call": recorded_call(console, inbound, parked.mark),
         });
         rows.push((parked.age, row));
     }
@@ -151,16 +175,21 @@ pub(super) fn question_rows(console: &Console, inbound: &Inbound) -> Vec<Value> 
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn session_question(console: &Console, session: &Session, question: &QuestionReport) -> Value {
+fn session_question(
+    (console, inbound): (&Console, &Inbound),
+    session: &Session,
+    question: &QuestionReport,
+    bodies: BodyAccess,
+) -> Value {
     let client = session.client();
     json!({
         "id": format!("{}-{}", short_id(session), question.id),
         "node": console.node(),
         "group": session.group(),
-        "server": null,
+        "server": question.server,
         "method": question.method,
         "kind": kind(&question.method),
-        "text": null,
+        "text": question_text(inbound, question.params.as_ref(), bodies),
         "client": client_json(client.and_then(|client| client.info.as_ref())),
         "revision": client.map(|client| client.revision.as_str()),
         "caller": session.latest_identity().principal,
@@ -168,7 +197,7 @@ fn session_question(console: &Console, session: &Session, question: &QuestionRep
         "asked": ago(question.age),
         "until": null,
         "session": short_id(session),
-        "call": null,
+        "call": recorded_call(console, inbound, question.mark),
     })
 }
 

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::config_file::reload_json;
 use super::figures::{self, STEP};
-use super::{Console, Topic, attention, servers, sessions};
+use super::{Console, Topic, attention, nodes, servers, sessions};
 use crate::inbound::Inbound;
+use crate::recording::BodyAccess;
 
 /// What was published last, by topic and id.
 #[derive(Debug, Default)]
@@ -21,10 +22,12 @@ struct Published {
 
 /// How often changes are looked for.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked which nodes hold their leases though nobody watches, in intervals.
+const NODES_TICKS: u64 = 5;
 /// Over which time the figures of the stream are.
 const FIGURES_RANGE: Duration = Duration::from_secs(60);
 /// Members that change all the time and are no news.
-const VOLATILE: [&str; 5] = ["figures", "idle_us", "expires", "asked", "until"];
+const VOLATILE: [&str; 7] = ["figures", "idle_us", "expires", "asked", "until", "relayed", "calls_in_flight"];
 
 /// Runs until the gateway ends.
 pub(super) async fn run(console: Weak<Console>) {
@@ -43,6 +46,14 @@ pub(super) async fn run(console: Weak<Console>) {
             console.figures.read(&inbound);
         }
         ticks += 1;
+        if let Some(cluster) = &inbound.cluster
+            && (console.live().is_watched(Topic::Node) || ticks.is_multiple_of(NODES_TICKS))
+        {
+            let members = console.refresh_nodes(cluster).await;
+            if console.live().is_watched(Topic::Node) {
+                published.rows(&console, Topic::Node, "name", nodes::rows(&console, &inbound, &members));
+            }
+        }
         published.look(&console, &inbound);
     }
 }
@@ -62,7 +73,8 @@ impl Published {
             self.rows(console, Topic::Session, "id", sessions::rows(console, inbound));
         }
         if live.is_watched(Topic::Question) {
-            self.rows(console, Topic::Question, "id", sessions::question_rows(console, inbound));
+            let bodies = if inbound.calls.shows_bodies() { BodyAccess::Shown } else { BodyAccess::Shapes };
+            self.rows(console, Topic::Question, "id", sessions::question_rows(console, inbound, bodies));
         }
         if live.is_watched(Topic::Attention) {
             let samples = console.figures.since(FIGURES_RANGE, inbound);
@@ -91,7 +103,14 @@ impl Published {
                 members.retain(|name, _| !VOLATILE.contains(&name.as_str()));
             }
             if before.get(&id) != Some(&steady) {
-                console.live().publish(topic, &row);
+                match row["text"].is_string() {
+                    true => {
+                        let mut public = row.clone();
+                        public["text"] = Value::Null;
+                        console.live().publish_private(topic, &public, &row);
+                    }
+                    false => console.live().publish(topic, &row),
+                }
             }
             now.insert(id, steady);
         }

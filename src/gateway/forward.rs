@@ -388,6 +388,7 @@ impl ForwardedCall {
             _ => request,
         };
         request.responder = request.responder.timed(self.input.get_or_init(Arc::default));
+        request.asker = Some(Arc::clone(self.leg.name()));
         Some(request)
     }
 

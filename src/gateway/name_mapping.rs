@@ -257,8 +257,12 @@ mod tests {
     fn server_requests_name_their_upstream() {
         let ask = |method: &str, params: &str| {
             let (answer, _) = tokio::sync::oneshot::channel();
-            let request =
-                ServerRequest { method: Method::from(method), params: Some(raw(params)), responder: answer.into() };
+            let request = ServerRequest {
+                method: Method::from(method),
+                params: Some(raw(params)),
+                responder: answer.into(),
+                asker: None,
+            };
             files().map_server_request(request).params.unwrap().to_string()
         };
         assert_eq!(

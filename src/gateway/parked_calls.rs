@@ -58,8 +58,10 @@ struct ParkedEntry {
     until: Instant,
     upstream: Arc<str>,
     client: Arc<ClientInfo>,
-    /// Methods of the server requests that wait for the client.
-    methods: Vec<Method>,
+    /// Methods and parameters of the server requests that wait for the client.
+    questions: Vec<(Method, Option<Raw>)>,
+    /// The number of the call for the recorder.
+    mark: Mark,
     /// The span of the request that began it.
     span: Option<SpanContext>,
     resumed: CancellationToken,
@@ -79,8 +81,10 @@ pub struct ParkedReport {
     pub owner: Arc<Identity>,
     /// The client.
     pub client: Arc<ClientInfo>,
-    /// Methods of the server requests.
-    pub methods: Vec<String>,
+    /// Methods and parameters of the server requests.
+    pub questions: Vec<(Method, Option<Raw>)>,
+    /// The number of the call for the recorder.
+    pub mark: Mark,
     /// How long it has waited.
     pub age: Duration,
     /// How long it will wait yet.
@@ -229,7 +233,8 @@ impl ParkedCalls {
             upstream: Arc::clone(&entry.upstream),
             owner: Arc::clone(&entry.owner),
             client: Arc::clone(&entry.client),
-            methods: entry.methods.iter().map(ToString::to_string).collect(),
+            questions: entry.questions.clone(),
+            mark: entry.mark,
             age: now.duration_since(entry.parked_at),
             left: entry.until.saturating_duration_since(now),
         };
@@ -346,7 +351,8 @@ impl AttachedCall {
         let span = self.call.trace.span().map(|span| span.context());
         let (revision, owner) = (self.call.client.revision, Arc::clone(&self.call.caller.identity));
         let (upstream, client) = (Arc::clone(&parked.upstream), Arc::clone(&self.call.client));
-        let methods = parked.pending.iter().map(|(_, request)| request.method.clone()).collect();
+        let question = |(_, request): &(String, ServerRequest)| (request.method.clone(), request.params.clone());
+        let (questions, mark) = (parked.pending.iter().map(question).collect(), parked.mark);
         let until = Instant::now() + timeout;
         let target = (Arc::clone(&self.group), self.call);
         let waiting = wait_for_resume(parked, target, resumed.clone(), until, id);
@@ -358,7 +364,8 @@ impl AttachedCall {
             until,
             upstream,
             client,
-            methods,
+            questions,
+            mark,
             span,
             resumed,
             task: tokio::spawn(waiting),

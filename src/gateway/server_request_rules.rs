@@ -29,9 +29,9 @@ pub(super) fn admit_server_request(request: ServerRequest, leg: &Leg, client: &C
         request.refuse();
         return None;
     }
-    let ServerRequest { method, params, responder: answer } = request;
+    let ServerRequest { method, params, responder: answer, asker } = request;
     match server_requests::for_client(&method, params, client.revision) {
-        Ok(params) => Some(ServerRequest { method, params, responder: answer }),
+        Ok(params) => Some(ServerRequest { method, params, responder: answer, asker }),
         Err(why) => {
             // A send error means that the upstream stopped waiting.
             let _ = answer.send(Err(ErrorObject::new(code::INVALID_PARAMS, why)));

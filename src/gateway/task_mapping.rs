@@ -84,7 +84,7 @@ impl TaskMapping<'_> {
     /// Maps a server request of a task, and the client's response to it.
     pub(super) fn map_server_request(&self, request: ServerRequest) -> ServerRequest {
         let Some(own) = tasks::related_task_id(request.params.as_ref()) else { return request };
-        let ServerRequest { method, params, responder: mut to_server } = request;
+        let ServerRequest { method, params, responder: mut to_server, asker } = request;
         let (responder, response) = oneshot::channel::<Outcome>();
         tokio::spawn(async move {
             tokio::select! {
@@ -95,7 +95,8 @@ impl TaskMapping<'_> {
                 () = to_server.closed() => {} // the server has cancelled its request
             }
         });
-        ServerRequest { method, params: params.map(|params| self.map_related(params)), responder: responder.into() }
+        let params = params.map(|params| self.map_related(params));
+        ServerRequest { method, params, responder: responder.into(), asker }
     }
 
     /// Maps the related task of a client's request to the server's own id. One that is not the caller's is removed.

@@ -187,7 +187,7 @@ pub(super) fn call_local(leg: &Leg, call: &Call) -> Option<Replies> {
 pub(super) fn traced_server_request(span: &Arc<TraceSpan>, request: ServerRequest) -> ServerRequest {
     let waiting = span.child(SpanKind::Client, request.method.as_str());
     waiting.set("mcp.method.name", request.method.as_str());
-    let ServerRequest { method, params, mut responder } = request;
+    let ServerRequest { method, params, mut responder, asker } = request;
     let (own, answered) = tokio::sync::oneshot::channel();
     let mut own = Responder::from(own);
     if let Some(clock) = responder.clock() {
@@ -208,5 +208,5 @@ pub(super) fn traced_server_request(span: &Arc<TraceSpan>, request: ServerReques
             () = responder.closed() => waiting.fail(AttributeValue::Static("cancelled"), ""),
         }
     });
-    ServerRequest { method, params, responder: own }
+    ServerRequest { method, params, responder: own, asker }
 }

@@ -288,7 +288,8 @@ impl<'c> UpstreamCall<'c> {
                 // The user has already accepted this URL; only the retry has to wait.
                 let _ = responder.send(Ok(Raw::constant(r#"{"action":"accept"}"#).into()));
             } else {
-                out.send(Reply::ServerRequest(ServerRequest { method, params, responder: responder.into() })).await;
+                let request = ServerRequest { method, params, responder: responder.into(), asker: None };
+                out.send(Reply::ServerRequest(request)).await;
             }
             pending.push(PendingInput { key, response, url });
         }

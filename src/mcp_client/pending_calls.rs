@@ -139,7 +139,8 @@ impl PendingState {
 
 impl Question {
     pub(super) fn with_responder(&self, responder: oneshot::Sender<Outcome>) -> ServerRequest {
-        ServerRequest { method: self.method.clone(), params: self.params.clone(), responder: responder.into() }
+        let (method, params) = (self.method.clone(), self.params.clone());
+        ServerRequest { method, params, responder: responder.into(), asker: None }
     }
 }
 

@@ -362,7 +362,7 @@ impl TaskDriver {
 
     /// Forwards a server request of the task without its task metadata, which is added again to the client's response.
     fn forward_server_request(&mut self, request: ServerRequest) {
-        let ServerRequest { method, params, responder: mut to_server } = request;
+        let ServerRequest { method, params, responder: mut to_server, .. } = request;
         let (answer, response) = oneshot::channel::<Outcome>();
         let id = self.id.clone();
         tokio::spawn(async move {
@@ -377,6 +377,7 @@ impl TaskDriver {
             method,
             params: params.as_ref().map(tasks::without_related_task),
             responder: answer.into(),
+            asker: None,
         });
     }
 
@@ -402,7 +403,7 @@ impl TaskDriver {
             self.unanswered_keys.insert(key.clone());
             let (answer, response) = oneshot::channel();
             self.open_inputs.push(Box::pin(async move { (key, response.await) }));
-            self.queue_server_request(ServerRequest { method, params, responder: answer.into() });
+            self.queue_server_request(ServerRequest { method, params, responder: answer.into(), asker: None });
         }
     }
 

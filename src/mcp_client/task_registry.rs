@@ -130,7 +130,8 @@ mod tests {
         let registry = TaskRegistry::default();
         let request = |params: &str| {
             let (answer, _) = oneshot::channel();
-            ServerRequest { method: Method::from("elicitation/create"), params: raw(params), responder: answer.into() }
+            let (method, responder) = (Method::from("elicitation/create"), answer.into());
+            ServerRequest { method, params: raw(params), responder, asker: None }
         };
         let named = r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}"#;
         assert!(registry.route_server_request(request(named)).is_some(), "no driver is registered");

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use super::messages::messages_of;
 use super::redaction::RedactionRules;
 use super::row::RowMaker;
 use super::store::{CallStore, KeepError, StoredCall};
-use crate::recorder::{Clock, Detail, Reader, Recorder, nanos};
+use super::time_parts::TimeParts;
+use crate::recorder::{Clock, Detail, Reader, Recorder, SummaryField, nanos};
 
 /// When calls are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -146,6 +148,8 @@ const LOSS_INTERVAL: Duration = Duration::from_secs(1);
 const SAMPLING_TIME: Duration = Duration::from_secs(30);
 /// How often a log that is off looks whether anybody came.
 const IDLE_INTERVAL: Duration = Duration::from_secs(5);
+/// Most calls whose time is looked at for figures.
+const MAX_TIMED_CALLS: usize = 200;
 /// Longest time for which bodies are shown after one click.
 const MAX_BODIES_TIME: Duration = Duration::from_secs(15 * 60);
 
@@ -314,6 +318,28 @@ impl CallLog {
     /// A call.
     pub fn get(&self, number: u64) -> Option<StoredCall> {
         self.store.lock().get(number).cloned()
+    }
+
+    /// What Rialto added to the newest calls that servers answered since a time, in microseconds, with their servers.
+    pub fn overheads(&self, since: SystemTime) -> Vec<(String, u64)> {
+        let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let is_wanted = |call: &StoredCall| {
+            call.field(SummaryField::Upstream).is_some()
+                && call.last_end().is_some()
+                && self.clock.unix_nanos(call.started()) >= since
+        };
+        let calls = self.newest(u64::MAX, is_wanted, MAX_TIMED_CALLS);
+        let overhead = |call: &StoredCall| {
+            let end = call.last_end().map_or(0, |(nanos, _)| *nanos);
+            let parts = TimeParts::of(call, &messages_of(call), end);
+            (call.field(SummaryField::Upstream).unwrap_or_default().to_owned(), parts.rialto / 1000)
+        };
+        calls.iter().map(overhead).collect()
+    }
+
+    /// The number of the call that a request belongs to, if it is recorded.
+    pub fn find(&self, number: u64) -> Option<u64> {
+        self.store.lock().call_of(number)
     }
 
     /// Keeps a call until it is released.

@@ -187,6 +187,12 @@ impl CallStore {
         self.calls.get(&number)
     }
 
+    /// The number of the call that a request belongs to.
+    pub fn call_of(&self, number: u64) -> Option<u64> {
+        let call = self.joined.get(&number).copied().unwrap_or(number);
+        self.calls.contains_key(&call).then_some(call)
+    }
+
     /// Calls, newest first, below a number.
     pub fn newest_below(&self, number: u64) -> impl Iterator<Item = &StoredCall> {
         self.calls.range(..number).rev().map(|(_, call)| call)

@@ -42,7 +42,7 @@ use crate::call::{ChangeEvent, ClientInfo, DropGuard, GatewaySlot};
 use crate::failure::{QuotaReached, QuotaScope};
 use crate::identity::Identity;
 use crate::policy::Quotas;
-use crate::protocol::{Id, Level, Method, Outcome};
+use crate::protocol::{Id, Level, Method, Outcome, Raw};
 use crate::recorder::Mark;
 use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
@@ -141,6 +141,9 @@ struct CallEntry {
 struct PendingServerRequest {
     id: i64,
     method: Method,
+    /// For operators, like the name of the server.
+    params: Option<Raw>,
+    asker: Option<Arc<str>>,
     asked_at: Instant,
     /// Serial of the call that caused the request, or [`NO_CALL_SERIAL`].
     call_serial: u64,

@@ -1,5 +1,6 @@
 //! What operators are shown of a session.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -7,6 +8,8 @@ use tokio::time::Instant;
 use super::Session;
 use super::outbox::Outbox;
 use super::sse_stream::SseStream;
+use crate::protocol::Raw;
+use crate::recorder::Mark;
 
 /// A session at one moment.
 #[derive(Debug, Clone)]
@@ -51,6 +54,12 @@ pub struct QuestionReport {
     pub id: i64,
     /// Its method.
     pub method: String,
+    /// Its parameters.
+    pub params: Option<Raw>,
+    /// The server that asks, where it is known.
+    pub server: Option<Arc<str>>,
+    /// The number of its call for the recorder.
+    pub mark: Mark,
     /// How long the client has had it.
     pub age: Duration,
 }
@@ -67,6 +76,9 @@ impl Session {
         let question = |pending: &super::PendingServerRequest| QuestionReport {
             id: pending.id,
             method: pending.method.to_string(),
+            params: pending.params.clone(),
+            server: pending.asker.clone(),
+            mark: pending.mark,
             age: now.duration_since(pending.asked_at),
         };
         SessionReport {

@@ -41,7 +41,7 @@ impl Session {
         (call_serial, mark): (u64, Mark),
         request: ServerRequest,
     ) -> Bytes {
-        let ServerRequest { method, params, responder: mut upstream_sender } = request;
+        let ServerRequest { method, params, responder: mut upstream_sender, asker } = request;
         let (response_sender, client_response) = oneshot::channel();
         let mut state = self.lock();
         state.last_server_request_id += 1;
@@ -49,6 +49,8 @@ impl Session {
         state.server_requests.push(PendingServerRequest {
             id,
             method: method.clone(),
+            params: params.clone(),
+            asker,
             asked_at: Instant::now(),
             call_serial,
             mark,

@@ -273,7 +273,7 @@ async fn closing_a_session_cancels_calls_server_requests_and_readers() {
         .send_server_request(
             StreamTarget::Listening,
             (&running, Mark::NONE),
-            ServerRequest { method: Method::Ping, params: None, responder: answer.into() },
+            ServerRequest { method: Method::Ping, params: None, responder: answer.into(), asker: None },
         )
         .await;
     assert!(reader.next().await.is_some());
@@ -296,7 +296,7 @@ async fn server_requests_are_resolved_once_and_cancelled_with_their_call() {
         .send_server_request(
             StreamTarget::Listening,
             (&running, Mark::NONE),
-            ServerRequest { method: Method::Ping, params: None, responder: answer.into() },
+            ServerRequest { method: Method::Ping, params: None, responder: answer.into(), asker: None },
         )
         .await;
     assert!(next_event(&mut reader).await.contains(r#""id":1,"method":"ping""#));
@@ -308,7 +308,7 @@ async fn server_requests_are_resolved_once_and_cancelled_with_their_call() {
         .send_server_request(
             StreamTarget::Listening,
             (&running, Mark::NONE),
-            ServerRequest { method: Method::Ping, params: None, responder: answer.into() },
+            ServerRequest { method: Method::Ping, params: None, responder: answer.into(), asker: None },
         )
         .await;
     drop(running);

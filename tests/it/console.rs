@@ -4,7 +4,9 @@ mod access;
 mod api;
 mod checklist;
 mod configuration;
+mod nodes;
 mod privacy;
+mod streams;
 mod why;
 
 use std::sync::LazyLock;

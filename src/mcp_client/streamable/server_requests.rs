@@ -141,6 +141,7 @@ impl StreamableClient {
             method: request.method,
             params: request.params.map(Into::into),
             responder: responder.into(),
+            asker: None,
         })
     }
 }

@@ -257,6 +257,8 @@ impl Node {
         command.arg("--config").arg(&self.config);
         command.env("RIALTO_LOG", std::env::var("CLUSTER_LOG").unwrap_or_else(|_| "info".into()));
         command.env("RIALTO_SPOTLIGHT_MS", "300");
+        // The key of its console is left there.
+        command.env("XDG_RUNTIME_DIR", self.config.parent().unwrap());
         let mut child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
@@ -301,6 +303,17 @@ impl Node {
     }
 
     /// Status of `/readyz`; `None` when the node is unreachable.
+    /// The key of the console of this node.
+    pub async fn console_key(&self) -> String {
+        let file = self.config.with_file_name(format!("rialto/console-{}.json", self.id()));
+        crate::harness::until("the console is announced", || {
+            std::fs::read(&file).is_ok_and(|text| text.ends_with(b"}"))
+        })
+        .await;
+        let running: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        running["key"].as_str().unwrap().to_owned()
+    }
+
     pub async fn ready_status(&self) -> Option<u16> {
         Some(HttpRequest::to(self.address, "GET", "/readyz").attempt().await.ok()?.status)
     }

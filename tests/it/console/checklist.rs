@@ -29,6 +29,11 @@ const CHECKLIST: &[Rule] = &[
         "a viewer that does not read: memory bounded, `lost` told",
         Test("console::live::a_slow_reader_is_told_what_it_lost_and_memory_is_bounded"),
     ),
+    (
+        7,
+        "a viewer that does not read is told what it lost, over a socket",
+        Test("console::streams::a_viewer_that_does_not_read_is_told_how_much_it_lost"),
+    ),
     // Truth.
     (
         8,
@@ -172,9 +177,10 @@ const CHECKLIST: &[Rule] = &[
     (
         39,
         "a stream resumes by `Last-Event-ID`; what is gone is said",
-        Test("console::api::events_follow_what_happens_and_a_stream_resumes"),
+        Test("console::streams::a_stream_that_breaks_resumes_and_what_is_gone_is_told"),
     ),
     (40, "limits have their status", Test("console::access::limits_have_their_status")),
+    (40, "limits of lists, bodies and streams", Test("console::streams::lists_streams_and_bodies_have_their_limits")),
     (40, "17 streams in all, 5 of one operator", Test("console::live::streams_are_limited_in_all_and_by_operator")),
     (41, "the filter means the same on the server", Test("recording::filter::cases_of_the_page_hold_here_too")),
     (
@@ -215,6 +221,11 @@ const CHECKLIST: &[Rule] = &[
         "hidden tabs let go of their stream; six tabs load",
         Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
     ),
+    (
+        46,
+        "a call is opened at another node; one that is gone says so",
+        Test("console::nodes::calls_of_all_nodes_are_one_list_and_are_opened_at_any_node"),
+    ),
     // Access for all.
     (
         49,
@@ -252,6 +263,21 @@ const CHECKLIST: &[Rule] = &[
     (60, "types hold, strictly", Test("console_page::types_are_those_of_the_api_and_hold_everywhere")),
     (60, "files are formatted, functions short", Test("console_page::files_are_formatted_and_functions_short")),
     (61, "two nodes show both, and one that left", Test("console::api::two_nodes_show_both_and_one_that_left")),
+    (
+        61,
+        "calls of all nodes are one list",
+        Test("console::nodes::calls_of_all_nodes_are_one_list_and_are_opened_at_any_node"),
+    ),
+    (
+        61,
+        "events of all nodes are one stream",
+        Test("console::nodes::events_of_all_nodes_are_one_stream_that_is_limited_for_each_node"),
+    ),
+    (
+        61,
+        "a node that is killed is marked within a lease, and nothing hangs",
+        Test("console::nodes::a_node_that_is_lost_is_marked_within_a_lease_and_nothing_hangs"),
+    ),
 ];
 
 #[test]

@@ -1,0 +1,194 @@
+//! Several nodes and a store, seen from one of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rialto::console::Topic;
+use rialto::store::{ClusterStore, MemoryStore};
+use serde_json::{Value, json};
+
+use super::{asked, get};
+use crate::cluster::{node, node_with};
+use crate::harness::{Events, Rialto, TEST_TIMEOUT, until};
+
+async fn call(rialto: &Rialto, symbol: &str) {
+    let params = json!({ "name": "getElement", "arguments": { "name": symbol } });
+    assert_eq!(rialto.modern("tools/call", params).status().await, 200);
+}
+
+/// Waits for an answer that is as it should be.
+async fn wait(rialto: &Rialto, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+    loop {
+        let answer = get(rialto, path).await;
+        if holds(&answer) {
+            return answer;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{path}: {answer:#}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn nodes_of(page: &Value) -> BTreeSet<String> {
+    page["items"].as_array().unwrap().iter().map(|row| row["node"].as_str().unwrap().to_owned()).collect()
+}
+
+fn both() -> BTreeSet<String> {
+    BTreeSet::from(["a".to_owned(), "b".to_owned()])
+}
+
+/// The next event of a name whose data is as it should be.
+async fn event(events: &mut Events, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    loop {
+        let event = events.next().await.unwrap_or_else(|| panic!("the stream ended before {name}"));
+        let data: Value = serde_json::from_str(&event.data).unwrap();
+        if event.name.as_deref() == Some(name) && holds(&data) {
+            return data;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_all_nodes_are_one_list_and_are_opened_at_any_node() {
+    let store: Arc<dyn ClusterStore> = MemoryStore::new();
+    let (a, mut b) = (node(&store, "a").await, node(&store, "b").await);
+    for node in [&a, &b] {
+        node.inbound.calls.wait_until_on().await;
+    }
+    for n in 0..6 {
+        call(if n % 2 == 0 { &a } else { &b }, "Fe").await;
+    }
+    let is_all = |page: &Value| {
+        let items = page["items"].as_array().unwrap();
+        items.len() == 6 && items.iter().all(|row| row["done"] == true)
+    };
+    let all = wait(&a, "calls?node=all", is_all).await;
+    assert_eq!((nodes_of(&all), &all["away"]), (both(), &json!([])));
+    let times: Vec<&str> = all["items"].as_array().unwrap().iter().map(|row| row["at"].as_str().unwrap()).collect();
+    assert!(times.is_sorted_by(|one, other| one >= other), "newest first: {times:?}");
+
+    let (mut ids, mut path) = (Vec::new(), "calls?node=all&limit=2".to_owned());
+    loop {
+        let page = get(&a, &path).await;
+        ids.extend(page["items"].as_array().unwrap().iter().map(|row| row["id"].clone()));
+        call(&b, "Au").await;
+        match page["next"].as_str() {
+            Some(next) => path = format!("calls?node=all&limit=2&cursor={next}"),
+            None => break,
+        }
+    }
+    let expected: Vec<Value> = all["items"].as_array().unwrap().iter().map(|row| row["id"].clone()).collect();
+    assert_eq!(ids, expected, "pages of all nodes join without a gap or a double");
+
+    let of_b = expected.iter().filter_map(Value::as_str).find(|id| id.starts_with("b.")).unwrap().to_owned();
+    let opened = get(&a, &format!("calls/{of_b}")).await;
+    assert_eq!((&opened["node"], &opened["name"]), (&json!("b"), &json!("getElement")));
+    assert!(opened["messages"].as_array().unwrap().len() >= 2, "{opened}");
+    assert_eq!(asked(&b, "PUT", "recording").body("{\"bodies\":true}").status().await, 200);
+    let export = asked(&a, "GET", &format!("calls/{of_b}/export?as=curl")).go().await;
+    assert_eq!(export.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert!(export.header("content-disposition").unwrap().contains(&of_b));
+    assert!(export.text().await.contains("getElement"));
+
+    b.begin_stop();
+    assert!(b.stopped().await);
+    let (status, gone) = asked(&a, "GET", &format!("calls/{of_b}")).json().await;
+    assert_eq!((status, &gone["error"]["code"]), (410, &json!("not_kept")), "{gone}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_all_nodes_are_one_stream_that_is_limited_for_each_node() {
+    let store: Arc<dyn ClusterStore> = MemoryStore::new();
+    let (a, b) = (node(&store, "a").await, node(&store, "b").await);
+    let mut events = asked(&a, "GET", "live?topics=call,session,node&node=all").go().await.events();
+    event(&mut events, "node", |node| node["name"] == "b" && node["state"] == "alive").await;
+    for node in [&a, &b] {
+        let viewers = node.console.live().viewers(Topic::Call);
+        until("both are watched", || *viewers.borrow() == 1 && node.inbound.calls.state().is_on).await;
+    }
+    call(&a, "Fe").await;
+    event(&mut events, "call", |row| row["node"] == "a" && row["done"] == true).await;
+    call(&b, "Fe").await;
+    event(&mut events, "call", |row| row["node"] == "b" && row["done"] == true).await;
+    let _session = b.open("2025-11-25").await;
+    event(&mut events, "session", |row| row["node"] == "b").await;
+
+    let (mut rows, mut lost) = (0, 0);
+    for number in 0..500 {
+        b.console.live().publish(Topic::Call, &json!({ "id": format!("b.{number}"), "node": "b", "flood": true }));
+    }
+    while rows + lost < 500 {
+        let next = events.next().await.unwrap();
+        let data: Value = serde_json::from_str(&next.data).unwrap();
+        match next.name.as_deref() {
+            Some("call") if data["flood"] == true => rows += 1,
+            Some("lost") => {
+                assert!(data["why"].as_str().unwrap().len() > 10, "{data}");
+                lost += data["count"].as_u64().unwrap();
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(rows + lost, 500, "what is not shown is counted");
+    assert!(rows <= 100, "at most fifty a second: {rows}");
+    drop(events);
+    let viewers = b.console.live().viewers(Topic::Call);
+    until("the other node is let go", || *viewers.borrow() == 0).await;
+}
+
+/// One of two nodes is lost: it does not end, and sends nothing any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_lost_is_marked_within_a_lease_and_nothing_hangs() {
+    let mut cluster = crate::cluster::processes::TestCluster::start(&["a", "b"]).await;
+    let key = cluster.node("a").console_key().await;
+    let address = cluster.node("a").address;
+    let ask = |path: &str| {
+        let request = crate::harness::HttpRequest::to(address, "GET", &format!("/admin/v1/{path}"));
+        request.header("authorization", &format!("Bearer {key}"))
+    };
+    let states = |nodes: &Value| -> BTreeSet<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        nodes["items"].as_array().unwrap().iter().map(|node| (text(&node["name"]), text(&node["state"]))).collect()
+    };
+    let is = |name: &str, state: &str| (name.to_owned(), state.to_owned());
+    let (_, nodes) = ask("nodes").json().await;
+    assert_eq!(states(&nodes), BTreeSet::from([is("a", "here"), is("b", "alive")]));
+    let mut events = ask("live?topics=call,node,attention&node=all").go().await.events();
+    event(&mut events, "node", |node| node["name"] == "b" && node["state"] == "alive").await;
+    cluster.node_mut("b").kill().await;
+    // Asked while the lease still runs: answered without the other node.
+    for path in ["calls?node=all", "sessions?node=all", "questions?node=all", "overview?node=all", "nodes"] {
+        assert_eq!(ask(path).status().await, 200, "{path}");
+    }
+    event(&mut events, "node", |node| node["name"] == "b" && node["state"] == "away").await;
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+    loop {
+        let (_, overview) = ask("overview?node=all").json().await;
+        let codes: Vec<&Value> = overview["attention"].as_array().unwrap().iter().map(|item| &item["code"]).collect();
+        if overview["away"][0]["node"] == "b" && codes.contains(&&json!("node_silent")) {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{overview:#}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let (_, nodes) = ask("nodes").json().await;
+    assert_eq!(states(&nodes), BTreeSet::from([is("a", "here"), is("b", "away")]));
+    let (_, sessions) = ask("sessions?node=all").json().await;
+    assert_eq!(sessions["away"][0]["node"], "b");
+    drop(events);
+    drop(cluster);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_and_figures_of_all_nodes_are_gathered() {
+    let store: Arc<dyn ClusterStore> = MemoryStore::new();
+    let (a, b) = (node_with(&store, "a", |_| {}).await, node(&store, "b").await);
+    let _sessions = (a.open("2025-11-25").await, b.open("2025-11-25").await);
+    assert_eq!(nodes_of(&get(&a, "sessions?node=all").await), both());
+    let overview = get(&a, "overview?node=all").await;
+    assert_eq!((&overview["nodes"], &overview["figures"]["sessions"]), (&json!(["a", "b"]), &json!(2)));
+    assert_eq!(get(&a, "questions?node=all").await["away"], json!([]));
+    let page = get(&a, "sessions?node=all&limit=1").await;
+    assert_eq!(page["next"], Value::Null, "{page}");
+}
