@@ -260,6 +260,7 @@ export interface components {
             attached: boolean;
             resumed: number;
             resumed_from: string | null;
+            resumed_events: number;
         };
         Question: {
             id: string;

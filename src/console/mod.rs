@@ -208,7 +208,8 @@ impl Console {
 
     /// Serves a request to the API.
     async fn serve_api(self: Arc<Self>, request: ConsoleRequest, path: String) -> Response<ResponseContent> {
-        let is_act = !matches!(request.verb, Verb::GET | Verb::HEAD);
+        // Who watches is said, too: at the node that the operator asks.
+        let is_act = !matches!(request.verb, Verb::GET | Verb::HEAD) || (path == LIVE && !request.is_relayed);
         let described = format!("{} {API_PREFIX}/{path}", request.verb);
         let (request_id, client) = (request.request_id.clone(), request.client);
         let operator = match &request.caller {

@@ -110,6 +110,7 @@ fn stream(stream: &StreamReport) -> Value {
         "attached": stream.is_attached,
         "resumed": stream.resumed,
         "resumed_from": stream.resumed_from.map(position),
+        "resumed_events": stream.resumed_events,
     })
 }
 

@@ -135,7 +135,10 @@ impl RowMaker {
         let read = messages.iter().find(|one| one.wire == Wire::Client && one.way == Way::In && !one.method.is_empty());
         let known = call.field(SummaryField::Method).map(str::to_owned);
         let http = || call.field(SummaryField::Http).map(shown_path);
-        known.or_else(|| read.map(|one| one.method.clone())).or_else(http).unwrap_or_default()
+        // A stream that is still open has no summary.
+        let head = || messages.first()?.head.as_ref()?.target.as_ref();
+        let open = || head().map(|(verb, path)| format!("{verb} {}", shown_path(path)));
+        known.or_else(|| read.map(|one| one.method.clone())).or_else(http).or_else(open).unwrap_or_default()
     }
 
     fn server(&self, call: &StoredCall, messages: &[RecordedMessage]) -> Value {

@@ -224,6 +224,7 @@ impl Streams {
         if id.position > self.log.last_position() {
             return Err(StreamError::UnknownEvent);
         }
+        let again = self.log.stream_after(id).count();
         if id.stream == LISTENING_STREAM {
             if id.position < self.listening.trimmed_position {
                 return Err(StreamError::EventsTrimmed);
@@ -232,7 +233,7 @@ impl Streams {
                 return Err(StreamError::UnknownEvent);
             }
             let attached = self.attach_listening(id.position, retry, limit)?;
-            self.listening.note_resumption(id.position);
+            self.listening.note_resumption(id.position, again);
             return Ok(attached);
         }
         let reader_count = self.reader_count();
@@ -253,7 +254,7 @@ impl Streams {
         stream.wake_all();
         stream.readers.clear();
         stream.attach(serial, id.position, retry);
-        stream.note_resumption(id.position);
+        stream.note_resumption(id.position, again);
         Ok((id.stream, serial))
     }
 

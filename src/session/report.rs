@@ -45,6 +45,8 @@ pub struct StreamReport {
     pub resumed: u32,
     /// The position from which the last one went on.
     pub resumed_from: Option<u64>,
+    /// Events that it was sent again.
+    pub resumed_events: usize,
 }
 
 /// A server request that the client has not answered.
@@ -114,5 +116,6 @@ fn stream_report(stream: &SseStream) -> StreamReport {
         is_attached: !stream.readers.is_empty(),
         resumed: stream.resumed,
         resumed_from: stream.resumed_from,
+        resumed_events: stream.resumed_events,
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct SseStream {
     /// How often a reader came back with the id of an event, and where the last one went on.
     pub(super) resumed: u32,
     pub(super) resumed_from: Option<u64>,
+    /// Events that the last one was sent again.
+    pub(super) resumed_events: usize,
     /// Requests still to be answered on this stream; tracked for persisted sessions only.
     pub(super) expected_responses: Vec<Id>,
 }
@@ -91,6 +93,7 @@ impl SseStream {
             priming: None,
             resumed: 0,
             resumed_from: None,
+            resumed_events: 0,
             expected_responses: Vec::new(),
         }
     }
@@ -127,8 +130,9 @@ impl SseStream {
         self.readers.push(AttachedReader { serial, waker: None });
     }
 
-    /// Notes that a reader came back after `position`.
-    pub(super) fn note_resumption(&mut self, position: u64) {
+    /// Notes that a reader came back after `position`, behind which there are so many events.
+    pub(super) fn note_resumption(&mut self, position: u64, events: usize) {
+        self.resumed_events = events;
         self.resumed = self.resumed.saturating_add(1);
         self.resumed_from = Some(position);
     }

@@ -5,6 +5,7 @@ mod api;
 mod checklist;
 mod configuration;
 mod nodes;
+mod operators;
 mod privacy;
 mod streams;
 mod why;

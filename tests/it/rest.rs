@@ -140,6 +140,7 @@ pub fn call(method: Method, params: Value) -> Call {
         client: Arc::new(client),
         caller: Arc::new(caller),
         level: None,
+        target_label: None,
         progress_token: None,
         sink: None,
         limits: None,

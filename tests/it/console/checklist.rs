@@ -62,7 +62,11 @@ const CHECKLIST: &[Rule] = &[
         "a call over two rounds is one row",
         Test("recording::rows::a_call_of_two_rounds_is_one_row_with_two_request_names"),
     ),
-    (13, "a resumed stream shows from where, and what came again", NotYet("no test resumes while it is recorded")),
+    (
+        13,
+        "a resumed stream shows from where, and what came again",
+        Test("console::operators::a_resumed_stream_shows_from_where_and_how_many_events_came_again"),
+    ),
     (
         14,
         "refused calls (401, 403, 404, 413 and others) have a row and a reason",
@@ -172,7 +176,7 @@ const CHECKLIST: &[Rule] = &[
     (
         38,
         "cursors page through calls without a gap or a double",
-        NotYet("tested with 30 calls by number, not through the API with 10,000"),
+        Test("console::streams::cursors_page_through_ten_thousand_calls_while_new_ones_come"),
     ),
     (
         39,
@@ -180,7 +184,7 @@ const CHECKLIST: &[Rule] = &[
         Test("console::streams::a_stream_that_breaks_resumes_and_what_is_gone_is_told"),
     ),
     (40, "limits have their status", Test("console::access::limits_have_their_status")),
-    (40, "limits of lists, bodies and streams", Test("console::streams::lists_streams_and_bodies_have_their_limits")),
+    (40, "16 streams in all", Test("console::streams::sixteen_streams_are_open_at_most")),
     (40, "17 streams in all, 5 of one operator", Test("console::live::streams_are_limited_in_all_and_by_operator")),
     (41, "the filter means the same on the server", Test("recording::filter::cases_of_the_page_hold_here_too")),
     (

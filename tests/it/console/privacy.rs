@@ -17,11 +17,11 @@ use crate::process::rialto;
 use crate::scripted_server::{ScriptedServer, ServerTransport};
 
 /// The program itself, with everything that it could write in one folder.
-struct Gateway {
+pub struct Gateway {
     child: Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
     key: String,
-    folder: TempFolder,
+    pub folder: TempFolder,
 }
 
 /// Where a text came from, and the text.
@@ -30,7 +30,7 @@ type Said = (String, String);
 const TOPICS: &str = "call,gone,figures,server,question,session,node,attention,reload,try";
 
 impl Gateway {
-    async fn start(name: &str, config: &str) -> Self {
+    pub async fn start(name: &str, config: &str) -> Self {
         let folder = TempFolder::new(name);
         folder.write("rialto.toml", config);
         for place in ["run", "tmp", "child"] {
@@ -51,14 +51,14 @@ impl Gateway {
         Self { child, address, key, folder }
     }
 
-    fn api(&self, verb: &'static str, path: &str) -> HttpRequest {
+    pub fn api(&self, verb: &'static str, path: &str) -> HttpRequest {
         let request = HttpRequest::to(self.address, verb, &format!("/admin/v1/{path}"));
         let request = request.header("authorization", &format!("Bearer {}", self.key));
         if verb == "GET" { request } else { request.header("content-type", "application/json") }
     }
 
     /// Waits until an answer is as it should be.
-    async fn wait(&self, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    pub async fn wait(&self, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         loop {
             let (_, answer) = self.api("GET", path).json().await;
@@ -71,7 +71,7 @@ impl Gateway {
     }
 
     /// Waits until servers are ready and calls are recorded, with or without bodies.
-    async fn watch(&self, servers: usize, bodies: bool) {
+    pub async fn watch(&self, servers: usize, bodies: bool) {
         let ready = |answer: &Value| {
             let items = answer["items"].as_array().cloned().unwrap_or_default();
             items.len() == servers && items.iter().all(|server| server["phase"] == "ready")
@@ -82,7 +82,7 @@ impl Gateway {
         self.wait("recording", |recording| recording["on"] == true).await;
     }
 
-    fn post(&self, path: &str, body: &Value) -> HttpRequest {
+    pub fn post(&self, path: &str, body: &Value) -> HttpRequest {
         HttpRequest::to(self.address, "POST", path)
             .header("content-type", "application/json")
             .header("accept", "application/json, text/event-stream")
@@ -157,7 +157,7 @@ impl Gateway {
         ]
     }
 
-    async fn stop(mut self) -> TempFolder {
+    pub async fn stop(mut self) -> TempFolder {
         crate::process::signal(&self.child, "-TERM");
         tokio::time::timeout(TEST_TIMEOUT, self.child.wait()).await.unwrap().unwrap();
         self.folder

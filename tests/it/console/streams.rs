@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use rialto::console::Topic;
+use rialto::policy::{ConsoleAccess, OperatorRight, OperatorTokens};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -147,24 +148,81 @@ async fn calls_above_the_rate_are_told_as_lost_and_need_attention() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_streams_and_bodies_have_their_limits() {
-    let rialto = Rialto::start().await;
-    assert_eq!(asked(&rialto, "GET", "calls?limit=500").status().await, 200);
-    assert_eq!(asked(&rialto, "GET", "calls?limit=501").status().await, 400);
-    assert_eq!(asked(&rialto, "GET", "calls?limit=0").status().await, 400);
-    let large = format!("{{\"text\":\"{}\"}}", "x".repeat(1 << 20));
-    assert_eq!(asked(&rialto, "POST", "config/check").body(large).status().await, 413);
-    let open = || asked(&rialto, "GET", "live?topics=call").go();
+async fn sixteen_streams_are_open_at_most() {
+    let names = ["a", "b", "c", "d", "e"];
+    let rialto = Rialto::with(|settings| {
+        let tokens = names.map(|name| (name.to_owned(), format!("token-of-{name}"), OperatorRight::Look));
+        settings.policy.console = ConsoleAccess { tokens: OperatorTokens::new(tokens), ..ConsoleAccess::default() };
+    })
+    .await;
+    let open = |name: &str| {
+        let request = rialto.send("GET", "/admin/v1/live?topics=call");
+        request.header("authorization", &format!("Bearer token-of-{name}")).go()
+    };
     let mut streams = Vec::new();
-    for _ in 0..4 {
-        let stream = open().await;
-        assert_eq!(stream.status, 200);
-        streams.push(stream);
+    for name in &names[..4] {
+        for _ in 0..4 {
+            let stream = open(name).await;
+            assert_eq!(stream.status, 200, "{name}");
+            streams.push(stream);
+        }
+        let fifth = open(name).await;
+        assert_eq!((fifth.status, fifth.header("retry-after").is_some()), (429, true), "the fifth of {name}");
     }
-    let refused = open().await;
-    assert_eq!((refused.status, refused.header("retry-after").is_some()), (429, true), "the fifth of one operator");
-    drop(streams);
+    assert_eq!(open("e").await.status, 429, "the seventeenth of all");
+    streams.truncate(15);
     let viewers = rialto.console.live().viewers(Topic::Call);
-    until("the streams are let go", || *viewers.borrow() == 0).await;
-    assert_eq!(open().await.status, 200);
+    until("a place is free", || *viewers.borrow() == 15).await;
+    assert_eq!(open("e").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cursors_page_through_ten_thousand_calls_while_new_ones_come() {
+    const CALLS: usize = 10_000;
+    let rialto = Rialto::with(|settings| {
+        settings.recording.bytes = 256 << 20;
+        settings.recording.rate = u32::MAX;
+    })
+    .await;
+    rialto.inbound.calls.wait_until_on().await;
+    let _watching = rialto.inbound.calls.watch();
+    let make = |count: usize| {
+        let rialto = &rialto;
+        async move {
+            let lanes = (0..8).map(|lane| async move {
+                let ping = crate::harness::request(lane, "ping", json!({}));
+                let (head, body) = (rialto.address.to_string(), ping.to_string());
+                let mut stream = tokio::net::TcpStream::connect(rialto.address).await.unwrap();
+                let request = format!(
+                    "POST /mcp HTTP/1.1\r\nhost: {head}\r\ncontent-type: application/json\r\n\
+                     accept: application/json, text/event-stream\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                let mut answer = vec![0; 1 << 14];
+                for _ in 0..count / 8 {
+                    stream.write_all(request.as_bytes()).await.unwrap();
+                    assert!(stream.read(&mut answer).await.unwrap() > 0);
+                }
+            });
+            futures_util::future::join_all(lanes).await;
+        }
+    };
+    make(CALLS).await;
+    until("all are collected", || rialto.inbound.calls.newest(u64::MAX, |_| true, CALLS).len() == CALLS).await;
+    let newest = rialto.inbound.calls.newest(u64::MAX, |_| true, 1)[0].number;
+    let (mut seen, mut path) = (Vec::new(), "calls?limit=500".to_owned());
+    loop {
+        let page = asked(&rialto, "GET", &path).json().await.1;
+        let numbers = page["items"].as_array().unwrap().iter().map(|row| {
+            rialto::recording::decode_number(row["id"].as_str().unwrap().rsplit_once('.').unwrap().1).unwrap()
+        });
+        seen.extend(numbers);
+        make(16).await;
+        match page["next"].as_str() {
+            Some(next) => path = format!("calls?limit=500&cursor={next}"),
+            None => break,
+        }
+    }
+    let before: Vec<u64> = seen.iter().copied().filter(|number| *number <= newest).collect();
+    assert_eq!(before, (newest + 1 - CALLS as u64..=newest).rev().collect::<Vec<_>>(), "each once, in order");
 }

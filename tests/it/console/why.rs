@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::get;
 use crate::harness::{Rialto, initialize, until};
-use crate::scripted_server::{InjectedFault, ScriptedServer, ServerTransport, tool};
+use crate::scripted_server::{DualServer, InjectedFault, ScriptedServer, ServerTransport, tool};
 
 /// The number of the step that fails, from 1, and what it says; 0 if none does.
 fn failed(why: &Value) -> (usize, String) {
@@ -87,10 +87,30 @@ async fn each_step_names_its_reason() {
         assert_eq!(failed, step, "{group} {query}: {what}");
         assert!(what.contains(words), "{group} {query}: {what}");
     }
+    let old = ScriptedServer::with("old", ServerTransport::Http, |catalog| catalog.tools = vec![tool("both")]).await;
+    let new = ScriptedServer::with("new", ServerTransport::PerRequest, |catalog| {
+        catalog.tools = vec![tool("both"), tool("newOnly")];
+    })
+    .await;
+    let dual = DualServer::start(old, new).await;
+    let legs = Rialto::with(|settings| {
+        let spec = UpstreamSpec::new("dual", SpecKind::Target(dual.target()));
+        let group = GroupConfig::new("default", [Arc::clone(&spec.name)]);
+        settings.gateway = GatewayConfig { upstreams: vec![spec], groups: vec![group] };
+    })
+    .await;
+    until("the newer leg is read", || legs.group().view(Revision::NEWEST).count(List::Tools) == 2).await;
+    legs.open("2025-11-25").await.ask("tools/list", json!({})).await;
+    until("the older leg is read", || legs.group().view(Revision::V2025_11_25).count(List::Tools) == 1).await;
+    assert_eq!(why(&legs, "default", "name=newOnly&as=2026-07-28").await.0, 0);
+    let (step, what) = why(&legs, "default", "name=newOnly&as=2025-11-25").await;
+    assert_eq!(step, 9, "{what}");
+    assert!(what.contains("leg that serves clients of 2025-11-25"), "{what}");
     assert_eq!(rialto.post("/mcp/ruled", &initialize("2025-11-25")).status().await, 200);
     let id = get(&rialto, "sessions").await["items"][0]["id"].as_str().unwrap().to_owned();
     let (step, what) = why(&rialto, "ruled", &format!("name=notes__write&as=2025-11-25&session={id}")).await;
     assert_eq!(step, 10, "{what}");
+    assert!(what.contains("do not let"), "{what}");
     let (step, what) = why(&rialto, "ruled", &format!("name=files__write&as=2025-11-25&session={id}")).await;
     assert_eq!(step, 0, "{what}");
     let names = |group: &Value| -> Vec<String> {
