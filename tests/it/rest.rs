@@ -140,7 +140,6 @@ pub fn call(method: Method, params: Value) -> Call {
         client: Arc::new(client),
         caller: Arc::new(caller),
         level: None,
-        target_label: None,
         progress_token: None,
         sink: None,
         limits: None,

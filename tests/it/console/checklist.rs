@@ -216,6 +216,11 @@ const CHECKLIST: &[Rule] = &[
         Test("console_page::pages_show_what_really_happens"),
     ),
     (
+        46,
+        "a call is opened at another node; one that is gone says so",
+        Test("console::nodes::calls_of_all_nodes_are_one_list_and_are_opened_at_any_node"),
+    ),
+    (
         47,
         "back, forward and reload restore everything",
         Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
@@ -224,11 +229,6 @@ const CHECKLIST: &[Rule] = &[
         48,
         "hidden tabs let go of their stream; six tabs load",
         Test("console_page::reading_is_not_disturbed_and_addresses_restore_everything"),
-    ),
-    (
-        46,
-        "a call is opened at another node; one that is gone says so",
-        Test("console::nodes::calls_of_all_nodes_are_one_list_and_are_opened_at_any_node"),
     ),
     // Access for all.
     (

@@ -115,7 +115,6 @@ impl MovingClient {
             client: Arc::new(client),
             caller: Arc::new(Caller::local(rialto::identity::Identity::local())),
             level: None,
-            target_label: None,
             progress_token: None,
             sink: Some(Arc::clone(self) as _),
             limits: None,
