@@ -121,6 +121,27 @@ async fn recording_ends_and_frees_everything_after_the_last_viewer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn recorded_calls_never_take_more_than_they_may() {
+    const BYTES: usize = 1 << 20;
+    let rialto = Rialto::with(|settings| settings.recording.bytes = BYTES).await;
+    let _viewer = rialto.inbound.calls.watch();
+    rialto.inbound.calls.wait_until_on().await;
+    let text = "x".repeat(30_000);
+    let mut most = 0;
+    let newest =
+        || rialto.inbound.calls.newest(u64::MAX, |call| !call.ends.is_empty(), 1).first().map(|one| one.number);
+    for number in 1..=40 {
+        call(&rialto, &text).await;
+        crate::harness::until("it is collected", || newest() == Some(number)).await;
+        most = most.max(rialto.inbound.calls.state().bytes);
+    }
+    // A quarter is for the rings, whose size is fixed.
+    assert!(most > BYTES / 2 && most <= BYTES / 4 * 3, "{most}");
+    let kept = rialto.inbound.calls.newest(u64::MAX, |_| true, 1000).len();
+    assert!(kept > 3 && kept < 40, "the oldest went first: {kept}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_recorder_that_is_off_stays_off() {
     let rialto = Rialto::with(|settings| settings.recording.mode = RecordMode::Off).await;
     let _viewer = rialto.inbound.calls.watch();

@@ -17,6 +17,7 @@ const CHECKLIST: &[Rule] = &[
     (2, "after a viewer came and went, instructions are as before", NotYet("the instruction guard has no viewer")),
     (3, "closed, a call allocates nothing more", Test("allocations::allocations_per_call_stay_within_budget")),
     (4, "watched, CPU per call grows by at most 5%", NotYet("no benchmark has a viewer")),
+    (5, "recorded calls take no more than they may", Test("recording::recorded_calls_never_take_more_than_they_may")),
     (5, "rings are bounded", Test("recorder::ring::the_oldest_records_are_overwritten_and_counted_as_lost")),
     (
         5,
