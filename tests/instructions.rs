@@ -2,7 +2,8 @@
 //! Valgrind counts them in a build of the profile `guard`: slow, but free of timing noise.
 //!
 //! `just instructions` builds and counts, and fails if a path became more than 10 % heavier.
-//! `just instructions --renew` rewrites the committed counts.
+//! `just instructions --renew` rewrites the committed counts. A gateway whose console nobody watches is held against one
+//! without a console, and against itself after a viewer came and went.
 
 #![allow(missing_docs, unreachable_pub, reason = "a test has no outside users")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
@@ -14,6 +15,8 @@ mod figures;
 #[path = "instructions/guarded.rs"]
 mod guarded;
 mod hot;
+#[path = "instructions/viewer.rs"]
+mod viewer;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,16 +25,25 @@ use std::process::{Command, ExitCode};
 use counted::CountingGateway;
 use figures::CommittedCounts;
 use hot::{Client, HotPathFixture, ROUTES, Route};
+use viewer::Viewer;
 
 /// Warm-up calls, which pay for one-time initialization.
 const WARM_UP_CALLS: u32 = 50;
 /// Measured calls; enough to average out periodic work.
 const MEASURED_CALLS: u32 = 200;
+/// The line of the fixture's configuration that is replaced where there is to be a console.
+const CONSOLE_OFF: &str = "admin = { console = false }";
 /// The first routes are also counted with callers that are known.
 const GUARDED_ROUTES: usize = 2;
 /// Allowed increase over the committed count, in percent. Compilers differ, and libc picks some functions by processor
 /// features.
 const TOLERANCE_PERCENT: f64 = 10.0;
+/// What a console may add that nobody watches, in percent.
+const CLOSED_PERCENT: f64 = 1.0;
+/// What may stay after a viewer has gone, in percent.
+const VIEWED_PERCENT: f64 = 0.5;
+/// Counts of which the least is taken, because figures are read every ten seconds beside calls.
+const COUNTS: usize = 3;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -45,7 +57,7 @@ fn main() -> ExitCode {
     let program = guard_binary();
     let fixture = HotPathFixture::start(&program);
     let mut committed_counts = CommittedCounts::read();
-    let mut heavier = 0;
+    let (mut heavier, mut failed) = (0, false);
     println!("{:>12} {:>12} {:>8}  instructions of a call", "now", "committed", "");
     let mut compare = |name: &str, now: u64| {
         let committed = committed_counts.replace(name, now);
@@ -53,14 +65,38 @@ fn main() -> ExitCode {
         let is_heavier = !renew && change.is_none_or(|change| change > TOLERANCE_PERCENT);
         heavier += usize::from(is_heavier);
         let shown = change.map_or_else(|| "new".to_owned(), |change| format!("{change:+.1}%"));
-        let verdict = if is_heavier { "  TOO HEAVY" } else { "" };
-        println!("{now:>12} {:>12} {shown:>8}  {name}{verdict}", committed.unwrap_or_default());
+        println!("{now:>12} {:>12} {shown:>8}  {name}{}", committed.unwrap_or_default(), verdict(is_heavier));
     };
     let mut gateway = CountingGateway::start(&program, &fixture, &fixture.config());
     for route in ROUTES {
         compare(route.name, count_calls(&mut gateway, route, None));
     }
+    let off = count_least(&mut gateway);
     drop(gateway);
+    let closed = fixture.file("closed.toml");
+    let text = fs::read_to_string(fixture.config()).expect("the file can be read");
+    assert!(text.contains(CONSOLE_OFF), "the fixture has no console");
+    fs::write(&closed, text.replace(CONSOLE_OFF, viewer::ADMIN)).expect("the file can be written");
+    let mut gateway = CountingGateway::start(&program, &fixture, &closed);
+    let closed = count_least(&mut gateway);
+    let viewer = Viewer::open(gateway.address);
+    let watched = count_least(&mut gateway);
+    drop(viewer);
+    viewer::wait_recording(gateway.address, false);
+    let viewed = count_least(&mut gateway);
+    drop(gateway);
+    let share = |count: u64, of: u64| (count as f64 / of as f64 - 1.0) * 100.0;
+    println!("{off:>12} {:>12} {:>8}  {}, no console", "", "", ROUTES[0].name);
+    for (count, of, most, name) in [
+        (closed, off, Some(CLOSED_PERCENT), "nobody watches"),
+        (watched, closed, None, "watched"),
+        (viewed, closed, Some(VIEWED_PERCENT), "after a viewer"),
+    ] {
+        let change = share(count, of);
+        let is_heavier = most.is_some_and(|most| change > most);
+        failed |= is_heavier;
+        println!("{count:>12} {of:>12} {change:>+7.1}%  {}, {name}{}", ROUTES[0].name, verdict(is_heavier));
+    }
     let with_key = guarded::with_api_key(&program).expect("a key can be made");
     let with_token = guarded::with_token_rules_and_limits(&fixture.file("keys.json")).expect("a token can be made");
     for (name, config) in [("key.toml", with_key), ("token.toml", with_token)] {
@@ -81,7 +117,16 @@ fn main() -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    ExitCode::SUCCESS
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn verdict(is_heavier: bool) -> &'static str {
+    if is_heavier { "  TOO HEAVY" } else { "" }
+}
+
+/// Instructions of one call on the first route, of several counts the least.
+fn count_least(gateway: &mut CountingGateway) -> u64 {
+    (0..COUNTS).map(|_| count_calls(gateway, ROUTES[0], None)).min().unwrap_or_default()
 }
 
 /// Instructions of one call on a route.

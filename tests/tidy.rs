@@ -27,7 +27,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("issuers", &["http", "identity", "line_log", "metrics", "redact"]),
     ("dialect", &["http", "protocol"]),
     ("error", &["failure", "http", "protocol", "redact"]),
-    ("call", &["access_log", "dialect", "failure", "identity", "protocol", "recorder", "trace"]),
+    ("call", &["access_log", "dialect", "failure", "identity", "metrics", "protocol", "recorder", "trace"]),
     ("recording", &["dialect", "line_log", "protocol", "recorder", "redact"]),
     ("audit", &["identity", "line_log", "protocol"]),
     ("store", &["dialect", "metrics", "protocol"]),

@@ -69,7 +69,7 @@ impl Group {
             method: OperationMetrics::method(method.known_name()),
             target: self.operation_target(method, params, exposed),
             error: None,
-            revision,
+            revision: revision.map(Revision::as_str),
             // A request that no connection brought came over standard input.
             transport: Some(if caller.peer.is_some() { NetworkTransport::Tcp } else { NetworkTransport::Pipe }),
         };
@@ -92,7 +92,7 @@ impl Group {
             method: OperationMetrics::method(call.method.known_name()),
             target,
             error: operation.error,
-            revision: operation.revision,
+            revision: operation.revision.map(Revision::as_str),
             transport: match leg.spec() {
                 spec if spec.is_local() => None,
                 spec if spec.is_child() => Some(NetworkTransport::Pipe),
@@ -152,7 +152,7 @@ impl ServerOperation {
 
     /// Ends the operation of a request that got a result.
     pub fn succeed(&mut self, revision: Revision) {
-        self.labels.revision = Some(revision);
+        self.labels.revision = Some(revision.as_str());
         self.record(None);
     }
 

@@ -388,8 +388,7 @@ impl RequestContext<'_> {
         if !session.client().is_some_and(|client| client.revision.allows_batches()) {
             return Err(Rejection::BatchNotSupported);
         }
-        let mut responses: Vec<Bytes> = Vec::new();
-        let mut calls = Vec::new();
+        let (mut responses, mut calls) = (Vec::<Bytes>::new(), Vec::new());
         for item in items {
             match item {
                 Err(invalid) => responses.push(invalid.response().encode()),

@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 
 use super::family::{MetricFamily, MetricKind, MetricLabels, MetricUnit};
 use super::instruments::{Histogram, SeriesLabels, SeriesMap};
-use crate::dialect::Revision;
 
 /// The four histograms of the conventions.
 #[derive(Debug)]
@@ -47,7 +46,7 @@ pub struct OperationLabels {
     /// How it failed.
     pub error: Option<OperationError>,
     /// `mcp.protocol.version`; not known where no connection was had.
-    pub revision: Option<Revision>,
+    pub revision: Option<&'static str>,
     /// `network.transport`; none where the server is in this process.
     pub transport: Option<NetworkTransport>,
 }
@@ -278,7 +277,7 @@ impl OperationMetrics {
             pairs.push(("error.type", error.kind.to_owned()));
             pairs.extend(error.code.map(|code| ("rpc.response.status_code", code.to_owned())));
         }
-        pairs.extend(labels.revision.map(|revision| ("mcp.protocol.version", revision.as_str().to_owned())));
+        pairs.extend(labels.revision.map(|revision| ("mcp.protocol.version", revision.to_owned())));
         pairs.extend(labels.transport.map(|transport| ("network.transport", transport.as_str().to_owned())));
         pairs
     }
@@ -302,9 +301,8 @@ impl Hash for OperationLabels {
             Some(OperationTarget::Prompt(name)) => 2 << 16 | u64::from(name.0),
         };
         let error = self.error.map_or(0, |error| error.kind.len() as u64);
-        let revision = self.revision.map_or(0, |revision| revision as u64 + 1);
         let method = self.method.len() as u64;
-        state.write_u64(target | u64::from(self.place.0) << 18 | revision << 34 | method << 38 | error << 46);
+        state.write_u64(target | u64::from(self.place.0) << 18 | method << 34 | error << 42);
     }
 }
 
@@ -381,7 +379,7 @@ mod tests {
         let place = metrics.place("default");
         let record = |name: &str, exists: bool| {
             let target = Some(OperationTarget::Tool(metrics.target(name, || exists)));
-            let (revision, transport) = (Some(Revision::NEWEST_HANDSHAKE), Some(NetworkTransport::Tcp));
+            let (revision, transport) = (Some("2025-11-25"), Some(NetworkTransport::Tcp));
             let labels = OperationLabels { place, method: "tools/call", target, error: None, revision, transport };
             metrics.record(OperationSide::Server, &labels, Duration::from_millis(1));
         };
