@@ -64,7 +64,7 @@ function row(question, reload) {
         <td><${Text} text=${who} most=${60} /> <${Revision} revision=${question.revision} /></td><td>${question.kind}</td>
         <td class="wrap">${
             question.text === null
-                ? html`<span class="muted">shown with bodies</span>`
+                ? html`<span class="muted">–</span>`
                 : html`<${Text} text=${question.text} most=${300} />`
         }</td><td>${question.how === 'input_required' ? 'parked, state given' : 'request on its stream'}</td>
         <td class="r">${question.call && html`<a class="btn" href=${address(['calls', question.call])}>Call</a> `}

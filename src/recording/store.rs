@@ -257,16 +257,23 @@ pub enum KeepError {
 }
 
 impl StoredCall {
+    /// Ends of the call's own requests. What a client answers meanwhile is a request with an end of its own, which comes first.
+    fn own_ends(&self) -> impl DoubleEndedIterator<Item = &(u64, Summary)> {
+        let is_answer = |end: &Summary| end.get(SummaryField::Method) == Some("response");
+        let is_nothing_else = self.begun.is_none() && self.ends.iter().all(|(_, end)| is_answer(end));
+        self.ends.iter().filter(move |(_, end)| is_nothing_else || !is_answer(end))
+    }
+
     /// A field of the call: as it was at its end, or as it is known so far.
     pub fn field(&self, field: SummaryField) -> Option<&str> {
-        let ended = self.ends.iter().find_map(|(_, end)| end.get(field));
+        let ended = self.own_ends().find_map(|(_, end)| end.get(field));
         ended.or_else(|| self.begun.as_ref().and_then(|begun| begun.get(field)))
     }
 
     /// The end of the request that the call ended with: the last one of its own method.
     pub fn last_end(&self) -> Option<&(u64, Summary)> {
-        let method = self.ends.first().and_then(|(_, end)| end.get(SummaryField::Method));
-        self.ends.iter().rev().find(|(_, end)| end.get(SummaryField::Method) == method)
+        let method = self.own_ends().next().and_then(|(_, end)| end.get(SummaryField::Method));
+        self.own_ends().rev().find(|(_, end)| end.get(SummaryField::Method) == method)
     }
 
     /// When it began, by the clock of records.

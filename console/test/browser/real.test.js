@@ -85,6 +85,14 @@ test('a call appears while one watches, and is opened with both wires', async ()
     await page.context().close();
 });
 
+test('a call whose server asks on a stream is one row of its own method', async () => {
+    const client = await clientOf('2025-06-18', { name: 'streamer' });
+    await client.call('tickets__close_ticket', { ticket: 'OPS-112' });
+    const row = watching.locator('.calls tbody tr', { hasText: 'streamer' });
+    await row.locator('.outcome', { hasText: 'ok' }).waitFor();
+    assert.match(await row.locator('.what').textContent(), /^tools\/call tickets__close_ticket$/u);
+});
+
 test('a link to a call opens it in a new tab; one that is gone says so', async () => {
     const { id } = await callOf('tickets__close_ticket', '2025-11-25');
     const page = await open();
