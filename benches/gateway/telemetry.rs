@@ -153,7 +153,7 @@ impl Seen {
 /// Reads the live stream of the console until it ends.
 async fn watch(mut stream: TcpStream) {
     let request = format!(
-        "GET /admin/v1/live?topics=calls,figures HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {VIEWER}\r\n\r\n"
+        "GET /admin/v1/live?topics=call,figures HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {VIEWER}\r\n\r\n"
     );
     let mut received = vec![0; 64 << 10];
     let mut is_first = true;

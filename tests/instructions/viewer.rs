@@ -19,7 +19,7 @@ pub struct Viewer {
 impl Viewer {
     /// Opens the live stream and waits until calls are recorded.
     pub fn open(address: SocketAddr) -> Self {
-        let stream = ask(address, "live?topics=calls", "");
+        let stream = ask(address, "live?topics=call", "");
         wait_recording(address, true);
         Self { _stream: stream }
     }
