@@ -121,11 +121,13 @@ pub(super) async fn http(arguments: ServeArgs, global: &[GivenFlag], config: &Co
     // Install the handlers before printing the address: a reader may send a signal right away.
     let stop = stop_signal();
     let scheme = bound.scheme();
+    // Before the first line as well: a reader may run `rialto console` right away.
+    let (_link, console_line) = announce_console(&bound);
     println!("Rialto serves MCP at {scheme}://{address}/mcp (older clients: {scheme}://{address}/sse)");
     if let Some(admin) = bound.admin_address() {
         println!("Health, metrics and status are at http://{admin}");
     }
-    let _link = announce_console(&bound);
+    console_line.iter().for_each(|line| println!("{line}"));
     let clean = bound.run(stop).await;
     if !clean {
         tracing::warn!("shutdown timeout reached; remaining calls were cancelled");
@@ -133,26 +135,25 @@ pub(super) async fn http(arguments: ServeArgs, global: &[GivenFlag], config: &Co
     ExitCode::SUCCESS
 }
 
-/// Leaves the link to the console for `rialto console`; prints it on a terminal.
-fn announce_console(bound: &BoundApp) -> Option<ConsoleFile> {
+/// Leaves the link to the console for `rialto console`. Also returns what is to be printed: the link on a terminal, or why
+/// there is no console.
+fn announce_console(bound: &BoundApp) -> (Option<ConsoleFile>, Option<String>) {
     let (app, admin) = (bound.app(), bound.admin_address());
     let access = app.inbound().policy().console.clone();
     if !access.enabled {
-        return None;
+        return (None, None);
     }
     if let Some(admin) = admin.filter(|admin| !admin.ip().is_loopback() && !access.has_operators()) {
-        println!("There is no console: {admin} can be reached from other machines, and [admin.tokens] names nobody");
-        return None;
+        let why = "can be reached from other machines, and [admin.tokens] names nobody";
+        return (None, Some(format!("There is no console: {admin} {why}")));
     }
-    let console = app.console()?;
+    let Some(console) = app.console() else { return (None, None) };
     let (scheme, address) = match admin {
         Some(admin) => ("http", admin),
         None => (bound.scheme(), bound.address()),
     };
-    if std::io::stdout().is_terminal() {
-        println!("The console is at {}", console::link(scheme, address, console));
-    }
-    console::announce(scheme, address, console)
+    let link = || format!("The console is at {}", console::link(scheme, address, console));
+    (console::announce(scheme, address, console), std::io::stdout().is_terminal().then(link))
 }
 
 /// Serves one client on standard input and output.
