@@ -59,7 +59,11 @@ pub mod failure;
 
 pub mod metrics;
 
+pub mod metrics_export;
+
 pub mod ndjson;
+
+pub mod otlp;
 
 pub mod recorder;
 

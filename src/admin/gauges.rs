@@ -181,6 +181,13 @@ impl Admin {
             kind: MetricKind::Counter,
             values: dropped.map(|(reason, lost)| (vec![("reason", reason.to_owned())], count(lost))).collect(),
         });
+        let exports = self.metrics_exporter().counters().by_outcome().into_iter();
+        readings.push(MetricsReading {
+            name: "metric_exports",
+            help: "Exports of metrics to the collector, by outcome",
+            kind: MetricKind::Counter,
+            values: exports.map(|(outcome, exports)| (vec![("outcome", outcome.to_owned())], count(exports))).collect(),
+        });
         readings.push(MetricsReading {
             name: "log_lost_lines",
             help: "Lines of the log and the access log that standard error could not take",

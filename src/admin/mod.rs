@@ -16,6 +16,7 @@ use crate::dialect::Revision;
 use crate::gateway::{AppliedChanges, Gateway};
 use crate::http::server::TlsServer;
 use crate::issuers::{IssuerSettings, Issuers};
+use crate::metrics_export::MetricsExporter;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 
@@ -51,6 +52,7 @@ pub struct Admin {
     issuers: ArcSwap<Issuers>,
     /// The certificate in use, if clients speak TLS.
     tls: Arc<ArcSwapOption<TlsServer>>,
+    metrics_exporter: MetricsExporter,
     started_at: SystemTime,
     configuration: Mutex<ConfigStatus>,
     /// The last reloads, oldest first.
@@ -75,6 +77,7 @@ impl Admin {
             cluster,
             issuers: ArcSwap::from_pointee(Issuers::new(Vec::new())),
             tls,
+            metrics_exporter: MetricsExporter::default(),
             started_at: SystemTime::now(),
             configuration: Mutex::default(),
             reloads: Mutex::default(),
@@ -94,6 +97,11 @@ impl Admin {
     /// The issuers whose tokens are accepted.
     pub fn issuers(&self) -> Arc<Issuers> {
         self.issuers.load_full()
+    }
+
+    /// Has metrics exported by OTLP.
+    pub fn metrics_exporter(&self) -> &MetricsExporter {
+        &self.metrics_exporter
     }
 
     /// Updates the configuration part of the status, after a reload was applied or refused.

@@ -21,6 +21,8 @@ use crate::http::client::set_connections_per_origin;
 use crate::inbound::{Inbound, ListenerRole, MAX_REFUSING_CONNECTIONS, StripedLocks};
 use crate::issuers::IssuerSettings;
 use crate::metrics::measure_loop_lag;
+use crate::metrics_export::{MetricSource, MetricsExportSettings};
+use crate::otlp::OtlpSettings;
 use crate::policy::{FailedCredentials, Policy, Quotas, RateLimits};
 use crate::recording::CallLog;
 use crate::session::Sessions;
@@ -34,8 +36,8 @@ pub use crate::config::AppSettings;
 use cluster::ClusterSetup;
 pub use reload::Reloader;
 
-/// How long a shutdown waits for the collector of spans.
-const SPAN_FLUSH_TIME: Duration = Duration::from_secs(3);
+/// How long a shutdown waits for the collector of spans and metrics.
+const EXPORT_FLUSH_TIME: Duration = Duration::from_secs(3);
 /// How long a shutdown waits for the audit log to take its last lines.
 const AUDIT_FLUSH_TIME: Duration = Duration::from_secs(1);
 /// How often the certificate of clients' listener is looked at.
@@ -49,8 +51,10 @@ pub struct App {
     audit: AuditSettings,
     /// The access log, begun when something is served.
     access_log: AccessSettings,
-    /// Tracing, begun when something is served.
+    /// Tracing and the export of metrics, begun when something is served.
     trace: TraceSettings,
+    metrics_export: MetricsExportSettings,
+    otlp: OtlpSettings,
     /// What the console is started with when something is served.
     console_settings: ConsoleSettings,
     /// The console, once something is served.
@@ -76,7 +80,7 @@ impl App {
 
     fn build(settings: AppSettings, setup: Option<ClusterSetup>) -> Self {
         let (shutdown, audit, access_log) = (Shutdown::default(), settings.audit, settings.access_log);
-        let trace = settings.trace;
+        let (trace, metrics_export, otlp) = (settings.trace, settings.metrics_export, settings.otlp);
         let console_settings = ConsoleSettings {
             folder: settings.console_folder,
             is_admin_exposed: settings.admin_listen.is_some_and(|listen| !listen.ip().is_loopback()),
@@ -135,7 +139,7 @@ impl App {
             console: OnceLock::new(),
             refusing: Arc::new(Semaphore::new(MAX_REFUSING_CONNECTIONS)),
         });
-        Self { inbound, audit, access_log, trace, console_settings, console: None }
+        Self { inbound, audit, access_log, trace, metrics_export, otlp, console_settings, console: None }
     }
 
     /// Binds the listeners and starts the worker threads.
@@ -162,12 +166,16 @@ impl App {
         Ok(BoundApp { app, listener, address, admin, workers: Arc::new(workers), reloader: None })
     }
 
-    /// Begins the audit log, the access log and tracing.
+    /// Begins the audit log, the access log, tracing and the export of metrics.
     fn configure_logs(&self) -> io::Result<()> {
         let gateway = &self.inbound.gateway;
         gateway.configure_audit(&self.audit)?;
         self.inbound.access_log.configure(self.access_log);
-        gateway.tracer().start(&self.trace, gateway.node()).map_err(io::Error::other)
+        gateway.tracer().start(&self.trace, &self.otlp, gateway.node()).map_err(io::Error::other)?;
+        let inbound = Arc::downgrade(&self.inbound);
+        let source: MetricSource = Arc::new(move || Some(inbound.upgrade()?.admin.metric_families()));
+        let exporter = self.inbound.admin.metrics_exporter();
+        exporter.start(&self.metrics_export, &self.otlp, gateway.node(), source).map_err(io::Error::other)
     }
 
     /// The gateway with its groups, for programs that embed it.
@@ -238,10 +246,16 @@ impl App {
         let input = tokio::io::BufReader::new(tokio::io::stdin());
         let result = Arc::clone(&self.inbound).serve_stdio(group, input, tokio::io::stdout()).await;
         self.inbound.gateway.stop().await;
-        self.inbound.gateway.tracer().stop(SPAN_FLUSH_TIME).await;
+        stop_exports(&self.inbound).await;
         self.inbound.gateway.audit().flush(AUDIT_FLUSH_TIME).await;
         result
     }
+}
+
+/// Sends the spans that wait and the last values of metrics.
+async fn stop_exports(inbound: &Inbound) {
+    let (tracer, exporter) = (inbound.gateway.tracer(), inbound.admin.metrics_exporter());
+    tokio::join!(tracer.stop(EXPORT_FLUSH_TIME), exporter.stop(EXPORT_FLUSH_TIME));
 }
 
 /// Lets the tokens of these issuers be accepted.
@@ -315,7 +329,7 @@ impl BoundApp {
         // Last: other nodes relay requests to this one until it has left.
         cluster::leave_cluster(&inbound, end).await;
         inbound.gateway.stop().await;
-        inbound.gateway.tracer().stop(SPAN_FLUSH_TIME).await;
+        stop_exports(&inbound).await;
         inbound.gateway.audit().flush(AUDIT_FLUSH_TIME).await;
         ended_in_time
     }

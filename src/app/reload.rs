@@ -96,7 +96,8 @@ impl Reloader {
         if let Err(error) = inbound.gateway.configure_audit(&config.app_settings().audit) {
             return reject(inbound, &[error.to_string()]);
         }
-        secrets.and(flag_secrets).and(inbound.gateway.tracer().secrets()).install();
+        let export_secrets = inbound.gateway.tracer().secrets().and(inbound.admin.metrics_exporter().secrets());
+        secrets.and(flag_secrets).and(export_secrets).install();
         let mut warnings = to_texts(&warnings);
         warnings.extend(config.exposure_warnings());
         self.apply(inbound, config, warnings);
@@ -151,7 +152,9 @@ fn apply_settings(inbound: &Inbound, settings: AppSettings) {
         mut policy,
         access_log,
         recording,
+        otlp,
         trace,
+        metrics_export,
         log_filter,
         issuers,
         sessions,
@@ -168,8 +171,12 @@ fn apply_settings(inbound: &Inbound, settings: AppSettings) {
     }
     inbound.access_log.configure(access_log);
     inbound.calls.configure(recording);
-    if let Err(error) = inbound.gateway.tracer().configure(&trace, inbound.gateway.node()) {
+    if let Err(error) = inbound.gateway.tracer().configure(&trace, &otlp, inbound.gateway.node()) {
         tracing::error!("tracing stays as it was: {error}");
+    }
+    let exporter = inbound.admin.metrics_exporter();
+    if let Err(error) = exporter.configure(&metrics_export, &otlp, inbound.gateway.node()) {
+        tracing::error!("the export of metrics stays as it was: {error}");
     }
     if tls.as_deref() != inbound.tls.load().as_deref() {
         inbound.set_tls(tls);

@@ -11,8 +11,10 @@ use super::console::{self, ConsoleFile};
 use super::setting_flags::ServeFlags;
 use crate::app::{App, AppSettings, BoundApp, Reloader};
 use crate::config::{self, Config, GivenFlag, LoadedConfig};
+use crate::metrics_export::MetricsVariables;
+use crate::otlp::VariableReader;
 use crate::redact::Secrets;
-use crate::trace::OtelVariables;
+use crate::trace::TraceVariables;
 
 /// Flags of `rialto serve`. A flag overrides the file, which overrides the default.
 #[derive(Debug, Args)]
@@ -188,10 +190,12 @@ pub(super) async fn stdio(arguments: StdioArgs, config: &Config) -> ExitCode {
 
 /// Lets the `OTEL_*` variables count more than the file, and warns of those that cannot be used.
 fn read_otel_variables(settings: &mut AppSettings) {
-    let (variables, warnings) = OtelVariables::read(&config::environment);
-    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    Secrets::new(variables.secrets().map(str::to_owned)).install_also();
-    settings.trace.variables = variables;
+    let mut reader = VariableReader::new(&config::environment);
+    let (traces, metrics) = (TraceVariables::read(&mut reader), MetricsVariables::read(&mut reader));
+    reader.into_warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+    Secrets::new(traces.secrets().chain(metrics.secrets()).map(str::to_owned)).install_also();
+    settings.trace.variables = traces;
+    settings.metrics_export.variables = metrics;
 }
 
 /// Prints what is wrong with the command line.

@@ -14,6 +14,8 @@ use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
 use crate::http::server::TlsServer;
 use crate::inbound::InboundSettings;
 use crate::issuers::IssuerSettings;
+use crate::metrics_export::MetricsExportSettings;
+use crate::otlp::OtlpSettings;
 use crate::policy::{HostOriginRules, LimitRule, Policy, QuotaLimits};
 use crate::recording::RecordingSettings;
 use crate::session::SessionSettings;
@@ -58,8 +60,12 @@ pub struct AppSettings {
     pub access_log: AccessSettings,
     /// How calls are recorded.
     pub recording: RecordingSettings,
+    /// The collector of spans and metrics.
+    pub otlp: OtlpSettings,
     /// Tracing by OpenTelemetry.
     pub trace: TraceSettings,
+    /// Metrics by OTLP.
+    pub metrics_export: MetricsExportSettings,
     /// What is logged, as a `tracing` filter; `None` for the default of the command.
     pub log_filter: Option<String>,
     /// The certificate with its key, if clients speak TLS.
@@ -126,7 +132,9 @@ impl Default for AppSettings {
             audit: AuditSettings::default(),
             access_log: AccessSettings::default(),
             recording: RecordingSettings::default(),
+            otlp: OtlpSettings::default(),
             trace: TraceSettings::default(),
+            metrics_export: MetricsExportSettings::default(),
             log_filter: None,
             tls: None,
             cluster_store: None,

@@ -16,7 +16,7 @@ pub struct TargetLevels(Vec<(String, LogLevel)>);
 /// The target of the access log.
 const ACCESS_TARGET: &str = "access";
 /// Modules whose lines have the target `rialto::{module}`.
-const MODULES: [&str; 23] = [
+const MODULES: [&str; 25] = [
     "admin",
     "app",
     "audit",
@@ -33,6 +33,8 @@ const MODULES: [&str; 23] = [
     "issuers",
     "local",
     "mcp_client",
+    "metrics_export",
+    "otlp",
     "policy",
     "protocol",
     "session",

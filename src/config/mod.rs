@@ -12,6 +12,7 @@ mod diagnostic;
 mod flags;
 mod import;
 mod issuers;
+mod key_types;
 mod keys;
 mod log_settings;
 mod model;

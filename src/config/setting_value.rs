@@ -25,6 +25,7 @@ use crate::dialect::{LegRule, Revision};
 use crate::gateway::{NameFilter, Naming};
 use crate::http::server::{ClientCertificates, Http1Implementation, TlsVersion};
 use crate::issuers::IssuerSettings;
+use crate::otlp::{ExportHeaders, OtlpProtocol, ResourceAttributes};
 use crate::policy::rules::{AccessRule, DefaultAccess, PrincipalPattern};
 use crate::policy::{
     AdminToken, ApiKeySpec, ApiKeys, KEY_PREFIX, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, Tokens,
@@ -32,7 +33,7 @@ use crate::policy::{
 };
 use crate::recording::{BodyRule, RecordMode};
 use crate::telemetry::{LogFormat, LogLevel};
-use crate::trace::{ExportHeaders, OtlpProtocol, ResourceAttributes, SamplerName};
+use crate::trace::SamplerName;
 use crate::upstream::ConnectionMode;
 
 /// A value of a setting.

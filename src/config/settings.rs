@@ -11,7 +11,11 @@ use super::checks::{
     check_access, check_api_key, check_audit, check_cluster, check_filter, check_log, check_telemetry, check_timeouts,
 };
 use super::console::{OperatorSection, check_operator};
-use super::keys::{ConfigKey, MAX_COUNT, Section, ValueType, setting};
+use super::key_types::{
+    ADDRESS, BOOLEAN, COUNT, COUNT_OR_ZERO, DATE, DURATION, DURATION_OR_OFF, DURATION_OR_ZERO, REVISION, SIZE, STORE,
+    STRING, STRING_MAP, STRINGS, URL, choice, integer, named_tables, table,
+};
+use super::keys::{ConfigKey, ValueType, setting};
 use super::log_settings::TargetLevels;
 use super::model::{ApiKeySection, CallerToken, ContainedScopes, Secret, StoreLocation};
 use super::setting_table::settings;
@@ -25,46 +29,15 @@ use crate::gateway::{DEFAULT_PAGE_SIZE, GroupConfig, Naming};
 use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
 use crate::http::server::{ClientCertificates, Http1Implementation, TlsVersion};
 use crate::issuers::IssuerSettings;
+use crate::otlp::{ExportHeaders, OtlpProtocol, ResourceAttributes};
 use crate::policy::rules::{AccessRule, DefaultAccess};
 use crate::policy::{LimitRule, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, TrustedProxies};
 use crate::recording::{BodyRule, RecordMode};
 use crate::telemetry::{LogFormat, LogLevel};
-use crate::trace::{ExportHeaders, MAX_QUEUE_SIZE, OtlpProtocol, ResourceAttributes, SamplerName};
+use crate::trace::{MAX_QUEUE_SIZE, SamplerName};
 use crate::upstream::{ConnectionMode, UpstreamSpec};
 
-// Types of values in the file.
-const ADDRESS: ConfigKey = setting(ValueType::Address);
 const API_KEYS: ConfigKey = setting(ValueType::NamedTables(&ACCESS_KEY));
-const BOOLEAN: ConfigKey = setting(ValueType::Boolean);
-const COUNT: ConfigKey = integer(1, MAX_COUNT);
-const COUNT_OR_ZERO: ConfigKey = integer(0, MAX_COUNT);
-const DATE: ConfigKey = setting(ValueType::Date);
-const DURATION: ConfigKey = setting(ValueType::Duration { allow_zero: false, allow_off: false });
-const DURATION_OR_ZERO: ConfigKey = setting(ValueType::Duration { allow_zero: true, allow_off: false });
-const DURATION_OR_OFF: ConfigKey = setting(ValueType::Duration { allow_zero: false, allow_off: true });
-const REVISION: ConfigKey = setting(ValueType::Revision);
-const SIZE: ConfigKey = setting(ValueType::Size);
-const STORE: ConfigKey = setting(ValueType::Store);
-const STRING: ConfigKey = setting(ValueType::String);
-const STRINGS: ConfigKey = setting(ValueType::StringList);
-const STRING_MAP: ConfigKey = setting(ValueType::StringMap);
-const URL: ConfigKey = setting(ValueType::Url);
-
-const fn integer(least: u64, most: u64) -> ConfigKey {
-    setting(ValueType::Integer(least, most))
-}
-
-const fn choice<T: Choice>() -> ConfigKey {
-    setting(ValueType::Choice(T::WORDS))
-}
-
-const fn table(section: &'static Section) -> ConfigKey {
-    setting(ValueType::Table(section))
-}
-
-const fn named_tables(section: &'static Section) -> ConfigKey {
-    setting(ValueType::NamedTables(section))
-}
 
 // Headings of the help.
 const LIMITS_HEADING: &str = "Limits";
@@ -99,7 +72,7 @@ settings! {
         cluster: ClusterSection = ClusterSection::default(), table(&CLUSTER);
         /// Logging, to standard error.
         log: LogSection = LogSection::default(), table(&LOG);
-        /// Tracing by OpenTelemetry. The `OTEL_*` variables count more.
+        /// Traces and metrics by OpenTelemetry. The `OTEL_*` variables count more.
         telemetry: TelemetrySection = TelemetrySection::default(), table(&TELEMETRY);
         /// Health, metrics, status and the console, for operators.
         admin: AdminSection = AdminSection::default(), table(&ADMIN);
@@ -167,31 +140,37 @@ settings! {
 }
 
 settings! {
-    /// `[telemetry]`: tracing by OpenTelemetry.
-    pub struct TelemetrySection as TELEMETRY: "Tracing by OpenTelemetry: spans of calls, sent to a collector by OTLP. The `OTEL_*` variables count more.", check check_telemetry => AppSettings {
+    /// `[telemetry]`: traces and metrics by OpenTelemetry.
+    pub struct TelemetrySection as TELEMETRY: "OpenTelemetry: spans of calls and metrics, sent to a collector by OTLP. The `OTEL_*` variables count more.", check check_telemetry => AppSettings {
         /// Whether calls are traced.
         traces: Option<bool> = None,
             BOOLEAN.default("true where `endpoint` or one of the `OTEL_*` variables for it is set").example("true")
             => trace.enabled;
-        /// URL of the collector. Over HTTP `/v1/traces` is added to it.
+        /// Whether metrics are exported, those that `/metrics` has.
+        metrics: Option<bool> = None,
+            BOOLEAN.default("true where `endpoint` or one of the `OTEL_*` variables for it is set").example("false")
+            => metrics_export.enabled;
+        /// Time between two exports of metrics.
+        metrics_interval: Duration = seconds(60), DURATION.example("\"15s\"") => metrics_export.interval;
+        /// URL of the collector. Over HTTP `/v1/traces` or `/v1/metrics` is added to it.
         endpoint: Option<Uri> = None,
             URL.default("`http://localhost:4318`, or port 4317 for `grpc`").example("\"http://collector:4318\"")
-            => trace.endpoint;
-        /// How spans are sent.
+            => otlp.endpoint;
+        /// How spans and metrics are sent.
         protocol: Option<OtlpProtocol> = None,
-            choice::<OtlpProtocol>().default("\"http/protobuf\"").example("\"grpc\"") => trace.protocol;
+            choice::<OtlpProtocol>().default("\"http/protobuf\"").example("\"grpc\"") => otlp.protocol;
         /// Headers sent to the collector.
         headers: ExportHeaders = ExportHeaders::default(),
-            STRING_MAP.default("none").example("{ x-api-key = \"a s3cret of the collector\" }") => trace.headers;
+            STRING_MAP.default("none").example("{ x-api-key = \"a s3cret of the collector\" }") => otlp.headers;
         /// Time that the collector may take for a request.
-        timeout: Duration = seconds(10), DURATION.example("\"5s\"") => trace.timeout;
-        /// Name of this service in traces.
+        timeout: Duration = seconds(10), DURATION.example("\"5s\"") => otlp.timeout;
+        /// Name of this service in traces and metrics.
         service_name: Option<String> = None,
-            STRING.default("\"rialto\"").example("\"mcp-gateway\"") => trace.service_name;
+            STRING.default("\"rialto\"").example("\"mcp-gateway\"") => otlp.service_name;
         /// More attributes of this service.
         resource: ResourceAttributes = ResourceAttributes::default(),
             STRING_MAP.default("none").example("{ \"deployment.environment.name\" = \"staging\" }")
-            => trace.resource_attributes;
+            => otlp.resource_attributes;
         /// Which calls are traced: all, none or a part; with `parentbased_`, only where the client does not say.
         sampler: SamplerName = SamplerName::ParentBasedAlwaysOn,
             choice::<SamplerName>().example("\"parentbased_traceidratio\"") => trace.sampler;
@@ -204,8 +183,8 @@ settings! {
         batch: usize = 512, integer(1, MAX_QUEUE_SIZE as u64).example("256") => trace.batch_size;
         /// How long spans wait for others before they are sent.
         interval: Duration = seconds(5), DURATION.example("\"1s\"") => trace.interval;
-        /// How long a batch is sent again and again to a collector that does not take it, before it is dropped.
-        retry_time: Duration = seconds(30), DURATION.example("\"1m\"") => trace.export_timeout;
+        /// How long a request is sent again and again to a collector that does not take it, before it is dropped.
+        retry_time: Duration = seconds(30), DURATION.example("\"1m\"") => otlp.export_timeout;
     }
 }
 

@@ -88,10 +88,11 @@ pub struct MetricsReading {
 }
 
 impl MetricUnit {
-    /// The unit in the notation of UCUM, as OpenTelemetry writes it.
+    /// The unit in the notation of UCUM, as OpenTelemetry writes it. Counts have none: gauges in `1` are ratios to those who
+    /// translate to Prometheus, and get that word into their names.
     pub fn ucum(self) -> &'static str {
         match self {
-            Self::Count => "1",
+            Self::Count => "",
             Self::Bytes => "By",
             Self::Seconds => "s",
         }

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::encode::{EncodedResource, export_request};
-use super::otlp::OtlpClient;
+use super::encode::export_request;
 use super::settings::TraceConfig;
 use super::span::EndedSpan;
+use crate::otlp::{EncodedResource, OtlpSender, OtlpSignal};
 
 /// The queue of ended spans. Workers push without a lock; the exporter looks into it at its own pace.
 pub(super) struct SpanPipeline {
@@ -39,26 +37,17 @@ pub struct SpanCounters {
 pub(super) struct Exporter {
     pipeline: Arc<SpanPipeline>,
     queue: Receiver<EndedSpan>,
-    client: OtlpClient,
+    sender: OtlpSender,
     resource: EncodedResource,
     counters: Arc<SpanCounters>,
-    /// Whether the last batch failed; the log is told of the first and of the end only.
-    is_failing: bool,
 }
-
-/// The first delay before a batch is sent again.
-const RETRY_INITIAL_DELAY: Duration = Duration::from_millis(500);
-/// The longest one, unless the collector asks for more.
-const RETRY_MAX_DELAY: Duration = Duration::from_secs(10);
 
 impl SpanPipeline {
     /// The queue and the task that empties it.
     pub(super) fn new(config: TraceConfig, counters: &Arc<SpanCounters>) -> (Arc<Self>, Exporter) {
         let (sender, receiver) = sync_channel(config.queue_size);
-        let headers = config.headers.clone();
-        let client = OtlpClient::new(config.protocol, config.url.clone(), headers, config.timeout);
-        let attributes = config.resource.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let resource = EncodedResource::new(attributes);
+        let export_sender = OtlpSender::new(OtlpSignal::Traces, &config.collector);
+        let resource = config.collector.encoded_resource();
         let pipeline = Arc::new(Self {
             config,
             queue: sender,
@@ -70,10 +59,9 @@ impl SpanPipeline {
         let exporter = Exporter {
             pipeline: Arc::clone(&pipeline),
             queue: receiver,
-            client,
+            sender: export_sender,
             resource,
             counters: Arc::clone(counters),
-            is_failing: false,
         };
         (pipeline, exporter)
     }
@@ -134,53 +122,21 @@ impl Exporter {
         batch
     }
 
-    /// Sends a batch, again and again where that may help, until its time is up.
+    /// Sends a batch and counts what became of its spans.
     async fn send(&mut self, batch: Vec<EndedSpan>) {
         let count = batch.len() as u64;
         let request = Bytes::from(export_request(&self.resource, &batch));
         drop(batch);
-        let deadline = Instant::now() + self.pipeline.config.export_timeout;
-        let mut delay = RETRY_INITIAL_DELAY;
-        let error = loop {
-            let sent = tokio::time::timeout_at(deadline, self.client.export(request.clone())).await;
-            let error = match sent {
-                Ok(Ok((rejected, why))) => return self.record_success(count, rejected, &why),
-                Ok(Err(error)) => error,
-                Err(_) => break "the collector did not answer in time".to_owned(),
-            };
-            let wait = error.retry_after.unwrap_or(delay);
-            // While the gateway stops, nobody waits for a collector that is away.
-            let gives_up = !error.is_retryable || Instant::now() + wait > deadline || self.pipeline.stop.is_cancelled();
-            if gives_up {
-                break error.why;
+        match self.sender.send(request, &self.pipeline.stop).await {
+            Ok(rejected) => {
+                let rejected = rejected.count.min(count);
+                self.counters.exported.fetch_add(count - rejected, Ordering::Relaxed);
+                self.counters.rejected.fetch_add(rejected, Ordering::Relaxed);
             }
-            self.complain(&error.why);
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = self.pipeline.stop.cancelled() => {}
+            Err(error) => {
+                self.counters.export_failed.fetch_add(count, Ordering::Relaxed);
+                tracing::debug!(spans = count, %error, "spans dropped");
             }
-            delay = (delay * 2).min(RETRY_MAX_DELAY);
-        };
-        self.counters.export_failed.fetch_add(count, Ordering::Relaxed);
-        self.complain(&error);
-        tracing::debug!(spans = count, %error, "spans dropped");
-    }
-
-    fn record_success(&mut self, count: u64, rejected: u64, why: &str) {
-        let rejected = rejected.min(count);
-        self.counters.exported.fetch_add(count - rejected, Ordering::Relaxed);
-        self.counters.rejected.fetch_add(rejected, Ordering::Relaxed);
-        if rejected > 0 || !why.is_empty() {
-            tracing::warn!(spans = rejected, reason = why, "span export: the collector rejected spans");
-        }
-        if std::mem::take(&mut self.is_failing) {
-            tracing::info!(collector = self.client.name(), "span export works again");
-        }
-    }
-
-    fn complain(&mut self, error: &str) {
-        if !std::mem::replace(&mut self.is_failing, true) {
-            tracing::warn!(collector = self.client.name(), error, "span export failed; calls are not affected");
         }
     }
 }

@@ -1,14 +1,12 @@
 //! Tracing by OpenTelemetry: spans of calls, which one task exports by OTLP to a collector.
 //!
 //! Where tracing is off, a call costs one relaxed load; where its call is not sampled, a random number and a look at the
-//! context. Ended spans go into a bounded queue without a lock. The messages are encoded here, and sent by the
-//! HTTP clients that are here anyway: the crates that would do it bring a second client and runtime of their own.
+//! context. Ended spans go into a bounded queue without a lock.
 
 mod context;
 mod encode;
 mod exporter;
 mod ids;
-mod otlp;
 mod sampler;
 mod settings;
 mod span;
@@ -23,16 +21,16 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+use crate::otlp::OtlpSettings;
 use crate::redact::Secrets;
 pub use context::{RemoteParent, SpanContext, TraceHeaders};
 pub use exporter::SpanCounters;
 use exporter::SpanPipeline;
-pub use otlp::OtlpProtocol;
 pub use sampler::SamplerName;
-pub use settings::{ExportHeaders, ResourceAttributes, TraceSettings};
+pub use settings::TraceSettings;
 use span::EndedSpan;
 pub use span::{AttributeValue, CallTrace, SpanKind, TraceSpan};
-pub use variables::{MAX_QUEUE_SIZE, OtelVariables};
+pub use variables::{MAX_QUEUE_SIZE, TraceVariables};
 
 /// Begins spans and has them exported. Clones share everything.
 #[derive(Clone, Default)]
@@ -45,7 +43,7 @@ struct TracerState {
     counters: Arc<SpanCounters>,
     exporter: Mutex<Option<JoinHandle<()>>>,
     /// The variables at the start, which count for every reload.
-    variables: Mutex<OtelVariables>,
+    variables: Mutex<TraceVariables>,
 }
 
 impl Tracer {
@@ -59,9 +57,9 @@ impl Tracer {
     ///
     /// # Errors
     /// When the address of the collector is not one.
-    pub fn start(&self, settings: &TraceSettings, node: &str) -> Result<(), String> {
+    pub fn start(&self, settings: &TraceSettings, otlp: &OtlpSettings, node: &str) -> Result<(), String> {
         *self.0.variables.lock() = settings.variables.clone();
-        self.configure(settings, node)
+        self.configure(settings, otlp, node)
     }
 
     /// Applies these settings to calls that begin from now on, with the variables that were there at the start. Must be
@@ -69,9 +67,9 @@ impl Tracer {
     ///
     /// # Errors
     /// When the address of the collector is not one; everything stays as it was.
-    pub fn configure(&self, settings: &TraceSettings, node: &str) -> Result<(), String> {
+    pub fn configure(&self, settings: &TraceSettings, otlp: &OtlpSettings, node: &str) -> Result<(), String> {
         let variables = self.0.variables.lock().clone();
-        let config = TraceSettings { variables, ..settings.clone() }.resolve(node)?;
+        let config = TraceSettings { variables, ..settings.clone() }.resolve(otlp, node)?;
         let current = self.0.pipeline.load_full();
         if current.as_ref().map(|pipeline| &pipeline.config) == config.as_ref() {
             return Ok(());

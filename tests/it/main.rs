@@ -34,6 +34,7 @@ mod http_modes;
 mod issuers;
 mod limits;
 mod listening;
+mod metric_exports;
 mod nginx;
 mod outbound;
 mod peers;

@@ -1,30 +1,30 @@
 //! Traces: what an OTLP receiver gets, and how calls fare when it does not take it.
 
 mod clients;
-mod collector;
+pub mod collector;
 mod failing_collector;
 mod parents;
 mod sampling;
 
 use std::time::Duration;
 
-use rialto::trace::{ExportHeaders, OtlpProtocol, ResourceAttributes, TraceSettings};
+use rialto::otlp::{ExportHeaders, OtlpProtocol, ResourceAttributes};
 use serde_json::{Value, json};
 
 use crate::harness::{Rialto, until};
-use collector::Collector;
+use collector::{Collector, Telemetry};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const UNSAMPLED_PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
-async fn traced(trace: TraceSettings) -> Rialto {
-    Rialto::with(|settings| settings.trace = trace).await
+async fn traced(telemetry: Telemetry) -> Rialto {
+    Rialto::with(|settings| telemetry.apply(settings)).await
 }
 
 /// Calls a tool of the built-in server.
-async fn call_element(rialto: &Rialto, traceparent: Option<&str>) -> Value {
+pub async fn call_element(rialto: &Rialto, traceparent: Option<&str>) -> Value {
     let mut params = json!({ "name": "getElement", "arguments": { "name": "H" } });
     if let Some(traceparent) = traceparent {
         params["_meta"] = json!({ "traceparent": traceparent, "tracestate": "vendor=1" });
@@ -46,7 +46,7 @@ async fn dropped(rialto: &Rialto, reason: &str) -> u64 {
     metric(rialto, &format!("rialto_spans_dropped_total{{reason=\"{reason}\"}}")).await
 }
 
-async fn stop(mut rialto: Rialto) {
+pub async fn stop(mut rialto: Rialto) {
     rialto.begin_stop();
     assert!(rialto.stopped().await);
 }
@@ -55,13 +55,11 @@ async fn stop(mut rialto: Rialto) {
 async fn spans_reach_an_official_receiver_over_http_and_grpc() {
     let collector = Collector::start().await;
     for (protocol, name) in [(OtlpProtocol::HttpProtobuf, "http"), (OtlpProtocol::Grpc, "grpc")] {
-        let rialto = traced(TraceSettings {
-            headers: ExportHeaders(vec![("x-key".into(), "of the collector".into())]),
-            service_name: Some(format!("over-{name}")),
-            resource_attributes: ResourceAttributes(vec![("zone".into(), "z1".into())]),
-            ..collector.settings(protocol)
-        })
-        .await;
+        let mut telemetry = collector.settings(protocol);
+        telemetry.otlp.headers = ExportHeaders(vec![("x-key".into(), "of the collector".into())]);
+        telemetry.otlp.service_name = Some(format!("over-{name}"));
+        telemetry.otlp.resource_attributes = ResourceAttributes(vec![("zone".into(), "z1".into())]);
+        let rialto = traced(telemetry).await;
         call_element(&rialto, Some(PARENT)).await;
         let is_ours = |span: &Value| span["protocol"] == name;
         let server = collector.span_where("SERVER", |span| is_ours(span) && span["kind"] == "SERVER").await;
@@ -144,7 +142,7 @@ async fn a_stop_sends_the_spans_that_wait() {
     let collector = Collector::start().await;
     let hour = Duration::from_secs(3600);
     for protocol in [OtlpProtocol::HttpProtobuf, OtlpProtocol::Grpc] {
-        let rialto = traced(TraceSettings { interval: hour, ..collector.settings(protocol) }).await;
+        let rialto = traced(collector.settings(protocol).traces(|trace| trace.interval = hour)).await;
         for _ in 0..3 {
             call_element(&rialto, None).await;
         }

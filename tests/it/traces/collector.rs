@@ -3,7 +3,10 @@
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
-use rialto::trace::{OtlpProtocol, TraceSettings};
+use rialto::app::AppSettings;
+use rialto::metrics_export::MetricsExportSettings;
+use rialto::otlp::{OtlpProtocol, OtlpSettings};
+use rialto::trace::TraceSettings;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin};
@@ -17,6 +20,26 @@ pub struct Collector {
     stdin: ChildStdin,
     lines: Arc<Mutex<Vec<Value>>>,
     _child: Child,
+}
+
+/// What is exported, how, and where to.
+#[derive(Clone, Default)]
+pub struct Telemetry {
+    pub otlp: OtlpSettings,
+    pub trace: TraceSettings,
+    pub metrics: MetricsExportSettings,
+}
+
+impl Telemetry {
+    pub fn apply(self, settings: &mut AppSettings) {
+        (settings.otlp, settings.trace, settings.metrics_export) = (self.otlp, self.trace, self.metrics);
+    }
+
+    /// The same with a change to what is traced.
+    pub fn traces(mut self, change: impl FnOnce(&mut TraceSettings)) -> Self {
+        change(&mut self.trace);
+        self
+    }
 }
 
 impl Collector {
@@ -49,13 +72,13 @@ impl Collector {
         format!("{}/v1/traces", self.endpoint(OtlpProtocol::HttpProtobuf))
     }
 
-    /// Settings that export to this receiver without delay.
-    pub fn settings(&self, protocol: OtlpProtocol) -> TraceSettings {
-        TraceSettings {
-            endpoint: Some(self.endpoint(protocol).parse().unwrap()),
-            protocol: Some(protocol),
-            interval: std::time::Duration::from_millis(20),
-            ..TraceSettings::default()
+    /// Settings that export spans to this receiver without delay.
+    pub fn settings(&self, protocol: OtlpProtocol) -> Telemetry {
+        let endpoint = Some(self.endpoint(protocol).parse().unwrap());
+        Telemetry {
+            otlp: OtlpSettings { endpoint, protocol: Some(protocol), ..OtlpSettings::default() },
+            trace: TraceSettings { interval: std::time::Duration::from_millis(20), ..TraceSettings::default() },
+            metrics: MetricsExportSettings::default(),
         }
     }
 
@@ -65,7 +88,7 @@ impl Collector {
         self.until("the receiver takes the change", |lines| lines.iter().any(|line| line["set"] == manner)).await;
     }
 
-    fn lines(&self) -> Vec<Value> {
+    pub fn lines(&self) -> Vec<Value> {
         self.lines.lock().unwrap().clone()
     }
 
@@ -74,9 +97,14 @@ impl Collector {
         until_with(what, || holds(&self.lines()), state).await;
     }
 
-    /// Requests that were answered with this status.
+    /// Requests with spans that were answered with this status.
     pub fn requests(&self, status: u16) -> usize {
-        self.lines().iter().filter(|line| line["request"].is_string() && line["status"] == status).count()
+        self.requests_of("traces", status)
+    }
+
+    /// Requests of a signal that were answered with this status.
+    pub fn requests_of(&self, signal: &str, status: u16) -> usize {
+        self.lines().iter().filter(|line| line["signal"] == signal && line["status"] == status).count()
     }
 
     /// The spans that arrived.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use rialto::trace::{OtlpProtocol, TraceSettings};
+use rialto::otlp::{OtlpProtocol, OtlpSettings};
 use serde_json::json;
 
-use super::collector::Collector;
+use super::collector::{Collector, Telemetry};
 use super::{call_element, dropped, stop, traced};
 use crate::harness::until;
 
@@ -15,16 +15,17 @@ const BOTH: [OtlpProtocol; 2] = [OtlpProtocol::HttpProtobuf, OtlpProtocol::Grpc]
 async fn a_collector_that_is_away_disturbs_no_call() {
     for protocol in BOTH {
         let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let rialto = traced(TraceSettings {
+        let otlp = OtlpSettings {
             endpoint: Some(format!("http://{away}").parse().unwrap()),
             protocol: Some(protocol),
-            interval: Duration::from_millis(10),
             export_timeout: Duration::from_millis(100),
-            queue_size: 8,
-            batch_size: 4,
-            ..TraceSettings::default()
-        })
-        .await;
+            ..OtlpSettings::default()
+        };
+        let telemetry = Telemetry { otlp, ..Telemetry::default() }.traces(|trace| {
+            trace.interval = Duration::from_millis(10);
+            (trace.queue_size, trace.batch_size) = (8, 4);
+        });
+        let rialto = traced(telemetry).await;
         for _ in 0..40 {
             call_element(&rialto, None).await;
         }
@@ -44,7 +45,8 @@ async fn a_slow_collector_fills_the_queue_and_no_more() {
     let mut collector = Collector::start().await;
     collector.answer(json!({ "delay": 600 })).await;
     for protocol in BOTH {
-        let rialto = traced(TraceSettings { queue_size: 4, batch_size: 2, ..collector.settings(protocol) }).await;
+        let small = collector.settings(protocol).traces(|trace| (trace.queue_size, trace.batch_size) = (4, 2));
+        let rialto = traced(small).await;
         let seen = collector.requests(200);
         call_element(&rialto, None).await;
         collector.until("the collector has a batch", |_| collector.requests(200) > seen).await;
@@ -95,9 +97,10 @@ async fn spans_that_the_collector_rejects_are_counted() {
     let mut collector = Collector::start().await;
     collector.answer(json!({ "reject": 1 })).await;
     for protocol in BOTH {
-        let rialto =
-            traced(TraceSettings { batch_size: 2, interval: Duration::from_secs(60), ..collector.settings(protocol) })
-                .await;
+        let in_twos = collector
+            .settings(protocol)
+            .traces(|trace| (trace.batch_size, trace.interval) = (2, Duration::from_secs(60)));
+        let rialto = traced(in_twos).await;
         call_element(&rialto, None).await;
         let tracer = rialto.inbound.gateway.tracer().clone();
         until("the spans are counted", || tracer.counters().exported() == 1).await;

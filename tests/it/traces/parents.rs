@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use rialto::otlp::OtlpProtocol;
 use rialto::store::{ClusterStore, MemoryStore};
-use rialto::trace::OtlpProtocol;
 use serde_json::{Value, json};
 
 use super::collector::Collector;
@@ -116,9 +116,9 @@ async fn the_wait_for_a_person_is_a_span_of_a_parked_call() {
 async fn a_relayed_call_is_one_trace_over_two_nodes() {
     let collector = Collector::start().await;
     let store: Arc<dyn ClusterStore> = MemoryStore::new();
-    let trace = collector.settings(OtlpProtocol::HttpProtobuf);
-    let a = node_with(&store, "a", |settings| settings.trace = trace.clone()).await;
-    let b = node_with(&store, "b", |settings| settings.trace = trace.clone()).await;
+    let telemetry = collector.settings(OtlpProtocol::HttpProtobuf);
+    let a = node_with(&store, "a", |settings| telemetry.clone().apply(settings)).await;
+    let b = node_with(&store, "b", |settings| telemetry.clone().apply(settings)).await;
     let session = a.open("2025-11-25").await;
     let params = json!({ "name": "getElement", "arguments": { "name": "H" }, "_meta": { "traceparent": PARENT } });
     let (status, answer) = session.at_node(&b).post(&request(7, "tools/call", params)).answer().await;

@@ -2,11 +2,12 @@
 
 use std::process::Stdio;
 
-use rialto::trace::{OtelVariables, OtlpProtocol, SamplerName, TraceSettings};
+use rialto::otlp::{OtlpProtocol, VariableReader};
+use rialto::trace::{SamplerName, TraceVariables};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::collector::Collector;
+use super::collector::{Collector, Telemetry};
 use super::{PARENT, UNSAMPLED_PARENT, call_element, stop, traced};
 use crate::config::TempFolder;
 use crate::harness::{Rialto, TEST_TIMEOUT, until};
@@ -32,7 +33,9 @@ async fn each_sampler_decides_as_its_name_says() {
         ("parentbased_traceidratio", 0.0, [0, 1, 0]),
     ] {
         let sampler = SamplerName::ALL.iter().find(|(known, _)| *known == name).unwrap().1;
-        let settings = TraceSettings { sampler, sample_ratio: ratio, ..collector.settings(OtlpProtocol::HttpProtobuf) };
+        let settings = collector
+            .settings(OtlpProtocol::HttpProtobuf)
+            .traces(|trace| (trace.sampler, trace.sample_ratio) = (sampler, ratio));
         for (parent, expected) in [None, Some(PARENT), Some(UNSAMPLED_PARENT)].into_iter().zip(expected) {
             let before = servers(&collector.spans());
             let rialto = traced(settings.clone()).await;
@@ -62,9 +65,10 @@ async fn variables_turn_tracing_on_and_choose_the_sampler() {
         };
         Some(value.to_owned())
     };
-    let (variables, warnings) = OtelVariables::read(&find);
-    assert_eq!(warnings, Vec::<String>::new());
-    let rialto = traced(TraceSettings { variables, ..TraceSettings::default() }).await;
+    let mut reader = VariableReader::new(&find);
+    let variables = TraceVariables::read(&mut reader);
+    assert_eq!(reader.into_warnings(), Vec::<String>::new());
+    let rialto = traced(Telemetry::default().traces(|trace| trace.variables = variables)).await;
     call_element(&rialto, None).await;
     call_element(&rialto, Some(PARENT)).await;
     stop(rialto).await;

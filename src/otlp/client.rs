@@ -1,4 +1,4 @@
-//! Sends batches of spans to a collector: OTLP over HTTP or over gRPC.
+//! Sends encoded requests to a collector: OTLP over HTTP or over gRPC.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,12 +6,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, TE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri};
 
-use super::encode::rejected_spans;
+use super::resource::rejected_items;
+use super::sender::RejectedItems;
+use super::settings::CollectorConfig;
 use crate::failure::parse_retry_after;
 use crate::http::client::{Http2Client, HttpClient, redacted};
 use crate::http::codec::RequestEncoder;
 
-/// How spans are sent to the collector.
+/// How spans and metrics are sent to the collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtlpProtocol {
     /// Protobuf in POST requests.
@@ -33,7 +35,7 @@ enum OtlpTransport {
     Grpc(Http2Client),
 }
 
-/// Why a batch was not taken.
+/// Why a request was not taken.
 #[derive(Debug)]
 pub(super) struct ExportError {
     pub(super) why: String,
@@ -42,11 +44,6 @@ pub(super) struct ExportError {
     pub(super) retry_after: Option<Duration>,
 }
 
-/// How many spans of a batch the collector rejected, and why.
-pub(super) type RejectedSpans = (u64, String);
-
-/// The method of the collector's gRPC service.
-pub(super) const GRPC_METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
@@ -56,14 +53,15 @@ const MAX_CONNECT_TIME: Duration = Duration::from_secs(5);
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// Bytes before a message of gRPC: whether it is compressed, and its length.
 const GRPC_PREFIX_BYTES: usize = 5;
-/// Statuses of gRPC after which the batch is sent again: cancelled, deadline exceeded, resource exhausted, aborted, out of
+/// Statuses of gRPC after which the request is sent again: cancelled, deadline exceeded, resource exhausted, aborted, out of
 /// range, unavailable, data loss.
 const RETRYABLE_GRPC: [u32; 7] = [1, 4, 8, 10, 11, 14, 15];
 /// Most of what an error of the collector says.
 const MAX_MESSAGE_BYTES: usize = 200;
 
 impl OtlpClient {
-    pub(super) fn new(protocol: OtlpProtocol, url: Uri, headers: HeaderMap, timeout: Duration) -> Self {
+    pub(super) fn new(collector: &CollectorConfig) -> Self {
+        let CollectorConfig { url, protocol, headers, timeout, .. } = collector.clone();
         let connect_time = timeout.min(MAX_CONNECT_TIME);
         let transport = match protocol {
             OtlpProtocol::HttpProtobuf => {
@@ -81,14 +79,14 @@ impl OtlpClient {
     }
 
     /// Sends an encoded request.
-    pub(super) async fn export(&self, request: Bytes) -> Result<RejectedSpans, ExportError> {
+    pub(super) async fn export(&self, request: Bytes) -> Result<RejectedItems, ExportError> {
         match &self.transport {
             OtlpTransport::Http(client) => self.export_http(client, request).await,
             OtlpTransport::Grpc(client) => self.export_grpc(client, &request).await,
         }
     }
 
-    async fn export_http(&self, client: &HttpClient, request: Bytes) -> Result<RejectedSpans, ExportError> {
+    async fn export_http(&self, client: &HttpClient, request: Bytes) -> Result<RejectedItems, ExportError> {
         let headers = |head: &mut RequestEncoder| {
             head.put_static(&CONTENT_TYPE, "application/x-protobuf");
             self.headers.iter().for_each(|(name, value)| head.put(name, value));
@@ -100,7 +98,7 @@ impl OtlpClient {
         let retry_after = response.head.get(&RETRY_AFTER).and_then(|value| parse_retry_after(value, SystemTime::now()));
         let body = client.read_body(response.body, self.timeout).await.map_err(|error| failed(error.to_string()))?;
         if status.is_success() {
-            return Ok(rejected_spans(&body));
+            return Ok(rejected_items(&body));
         }
         let is_retryable = matches!(
             status,
@@ -112,7 +110,7 @@ impl OtlpClient {
         Err(ExportError { why: format!("{} answers {status}", self.name()), is_retryable, retry_after })
     }
 
-    async fn export_grpc(&self, client: &Http2Client, request: &Bytes) -> Result<RejectedSpans, ExportError> {
+    async fn export_grpc(&self, client: &Http2Client, request: &Bytes) -> Result<RejectedItems, ExportError> {
         let mut headers = self.headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -126,7 +124,7 @@ impl OtlpClient {
         let field = |name: &HeaderName| response.trailers.get(name).or_else(|| response.headers.get(name));
         let status = field(&GRPC_STATUS).and_then(|status| status.to_str().ok()?.parse::<u32>().ok());
         if let (StatusCode::OK, Some(0)) = (response.status, status) {
-            return Ok(rejected_spans(response.body.get(GRPC_PREFIX_BYTES..).unwrap_or_default()));
+            return Ok(rejected_items(response.body.get(GRPC_PREFIX_BYTES..).unwrap_or_default()));
         }
         let message = field(&GRPC_MESSAGE).map(|message| String::from_utf8_lossy(message.as_bytes()).into_owned());
         let message = message.unwrap_or_default();
