@@ -255,6 +255,12 @@ test('focus is seen wherever it is, and is never lost', async () => {
     for (const at of PAGES()) {
         await visit(page, at);
         await page.waitForFunction(() => !document.querySelector('.bones'));
+        // From the top: what had the focus on the page before may have been its last place.
+        await page.evaluate(() => {
+            document.body.tabIndex = -1;
+            document.body.focus();
+            document.body.removeAttribute('tabindex');
+        });
         const stops = new Set();
         for (let n = 0; n < 40; n++) {
             await page.keyboard.press('Tab');
@@ -271,7 +277,7 @@ test('focus is seen wherever it is, and is never lost', async () => {
             assert.ok(stop.seen, `${at}: focus is not seen at ${stop.is}`);
             stops.add(stop.is);
         }
-        assert.ok(stops.size > 0, `${at}: Tab comes to ${stops.size} places`);
+        assert.ok(stops.size > 8, `${at}: Tab comes to ${stops.size} places`);
     }
     await page.context().close();
 });
