@@ -28,6 +28,11 @@ impl CommittedCounts {
         Self(counts.collect())
     }
 
+    /// Whether a count is more than a committed one by more than so many percent.
+    pub fn is_heavier(&self, name: &str, count: u64, percent: f64) -> bool {
+        self.0.get(name).is_some_and(|committed| count as f64 > *committed as f64 * (1.0 + percent / 100.0))
+    }
+
     /// Replaces the count of a route and returns the previous one.
     pub fn replace(&mut self, name: &str, count: u64) -> Option<u64> {
         self.0.insert(name.to_owned(), count)
