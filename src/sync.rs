@@ -2,7 +2,6 @@
 //! with primitives that run the threads in every order.
 
 pub(crate) use std::sync::atomic::AtomicBool;
-pub(crate) use std::thread_local;
 
 pub(crate) use futures_util::task::AtomicWaker;
 pub(crate) use tokio::time::{Instant, Sleep, sleep_until};

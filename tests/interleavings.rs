@@ -1,4 +1,4 @@
-//! The wake-gated future and the pooled timer under every order in which threads can take their steps.
+//! The wake-gated future and the timer under every order in which threads can take their steps.
 //!
 //! shuttle runs each check many times and picks the next thread at random before every step on a shared primitive; a run
 //! in which all threads wait is a lost wake-up and fails, with a schedule that repeats it. The files under test are
@@ -12,7 +12,7 @@ mod gated;
 #[path = "interleavings/sync.rs"]
 mod sync;
 #[allow(dead_code, unreachable_pub, reason = "the library uses all of it")]
-#[path = "../src/timer/pooled.rs"]
+#[path = "../src/timer/worker_timer.rs"]
 mod timer;
 #[path = "interleavings/timers.rs"]
 mod timers;
@@ -43,9 +43,4 @@ fn a_wake_up_reaches_the_task_that_the_gated_future_moved_to() {
 #[test]
 fn a_timer_fires_on_the_worker_that_it_moved_to() {
     check(timers::timer_fires_on_another_worker);
-}
-
-#[test]
-fn a_reused_timer_fires_at_its_new_deadline() {
-    check(timers::reused_timer_fires);
 }

@@ -24,7 +24,7 @@ use crate::http::sse;
 use crate::metrics::HTTP_TRAFFIC;
 use crate::policy::Permit;
 use crate::session::{Session, Sessions, StreamReader};
-use crate::timer::PooledTimer;
+use crate::timer::WorkerTimer;
 
 /// Body of a response to a client.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ pub(super) struct StreamEnd {
     /// Completes when the credential is no longer accepted.
     revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Completes when the credential expires.
-    expired: Option<PooledTimer>,
+    expired: Option<Pin<Box<WorkerTimer>>>,
 }
 
 #[derive(Debug)]
@@ -178,13 +178,13 @@ impl StreamEnd {
     pub(super) fn new(revocation: Option<CancellationToken>, lifetime: Option<Duration>) -> Self {
         Self {
             revoked: revocation.map(|revocation| Box::pin(revocation.cancelled_owned())),
-            expired: lifetime.map(PooledTimer::after),
+            expired: lifetime.map(|lifetime| Box::pin(WorkerTimer::after(lifetime))),
         }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let is_revoked = self.revoked.as_mut().is_some_and(|revoked| revoked.as_mut().poll(context).is_ready());
-        let has_expired = self.expired.as_mut().is_some_and(|expired| Pin::new(expired).poll(context).is_ready());
+        let has_expired = self.expired.as_mut().is_some_and(|expired| expired.as_mut().poll(context).is_ready());
         if is_revoked || has_expired { Poll::Ready(()) } else { Poll::Pending }
     }
 }

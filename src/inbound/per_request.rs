@@ -17,7 +17,7 @@ use crate::dialect::classify::{self, CheckedRequest, RefusedRequest, RequestMeta
 use crate::dialect::{Revision, headers};
 use crate::protocol::{Invalid, Key, Message, Method, Raw, Request};
 use crate::store::NodeId;
-use crate::timer::PooledTimer;
+use crate::timer::WorkerTimer;
 use crate::trace::CallTrace;
 
 /// Builds the call of a request that passed the dialect checks.
@@ -150,7 +150,7 @@ async fn answer_call(context: &RequestContext<'_>, mut call: Call) -> Result<Res
         None => tokio::select! {
             biased;
             reply = replies.next() => reply,
-            () = PooledTimer::after(sse_after) => None,
+            () = WorkerTimer::after(sse_after) => None,
         },
     };
     let first = match first {

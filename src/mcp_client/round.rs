@@ -12,7 +12,7 @@ use super::{call, task_driver};
 use crate::call::{AnswerDelivery, Call, Replies, Reply, ReplySink};
 use crate::failure::{Failure, FailureKind};
 use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Outcome};
-use crate::timer::PooledTimer;
+use crate::timer::WorkerTimer;
 
 /// The reader of one request's replies, with the limits of the call that the request belongs to.
 pub(super) struct Round<'c, S> {
@@ -59,7 +59,7 @@ impl<S: ReplySink> Round<'_, S> {
     pub(super) async fn wait<T>(&mut self, work: impl Future<Output = T>) -> Result<T, ErrorObject> {
         let Some(idle_timeout) = self.limits.idle_timeout else { return Ok(work.await) };
         let (now, deadline) = (Instant::now(), self.limits.deadline);
-        let done = PooledTimer::timeout_at_from(now, (now + idle_timeout).min(deadline), work).await;
+        let done = WorkerTimer::timeout_at((now + idle_timeout).min(deadline), work).await;
         done.ok_or_else(|| {
             let failure = match Instant::now() >= deadline {
                 true => call::timed_out(self.limits.total_timeout),

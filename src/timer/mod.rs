@@ -1,7 +1,7 @@
-//! Pooled timers for deadlines that are set on every call and rarely fire.
+//! Deadlines of work that may move from one worker to another.
 
-mod pooled;
 #[cfg(test)]
 mod tests;
+mod worker_timer;
 
-pub use pooled::PooledTimer;
+pub use worker_timer::WorkerTimer;

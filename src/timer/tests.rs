@@ -1,4 +1,4 @@
-//! The pooled timer on real workers; `tests/interleavings.rs` has the orders in which they can take their steps.
+//! The timer on real workers; `tests/interleavings.rs` has the orders in which they can take their steps.
 
 use std::sync::mpsc;
 use std::task::Poll;
@@ -7,15 +7,10 @@ use std::time::Duration;
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use super::PooledTimer;
-use super::pooled::{MAX_SPARE_TIMERS, SPARE_TIMERS};
+use super::WorkerTimer;
 use crate::workers::Workers;
 
-fn spare_counts() -> Vec<usize> {
-    SPARE_TIMERS.with_borrow(|timers| timers.iter().map(Vec::len).collect())
-}
-
-/// Runs a future on a worker and returns its output.
+/// Runs a future on a worker, which stops afterwards, and returns its output.
 fn on_a_worker<F>(work: F) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
@@ -27,40 +22,12 @@ where
 }
 
 #[test]
-fn worker_reuses_dropped_timers() {
+fn work_has_until_its_deadline() {
     on_a_worker(async {
-        for _ in 0..3 {
-            let (short, long) =
-                (PooledTimer::after(Duration::from_millis(1)), PooledTimer::after(Duration::from_secs(600)));
-            assert_eq!(spare_counts(), [0, 0, 0]);
-            short.await;
-            drop(long);
-            assert_eq!(spare_counts(), [1, 0, 1]);
-        }
-        let many: Vec<PooledTimer> =
-            (0..=MAX_SPARE_TIMERS).map(|_| PooledTimer::after(Duration::from_secs(600))).collect();
-        drop(many);
-        assert_eq!(spare_counts(), [1, 0, MAX_SPARE_TIMERS]);
-    });
-}
-
-/// Timers that have fired, were polled, or were never polled.
-#[test]
-fn reused_timer_fires_at_its_new_deadline() {
-    on_a_worker(async {
-        let wait = Duration::from_millis(5);
-        for previous_wait in [Duration::ZERO, wait, Duration::from_secs(4)] {
-            let mut timer = PooledTimer::after(previous_wait);
-            let _ = futures_util::poll!(&mut timer);
-            drop(timer);
-            let started = Instant::now();
-            PooledTimer::after(wait).await;
-            assert!(started.elapsed() >= wait, "{previous_wait:?}");
-        }
-        let started = Instant::now();
-        assert_eq!(PooledTimer::timeout_at(started + wait, std::future::pending::<()>()).await, None);
+        let (started, wait) = (Instant::now(), Duration::from_millis(5));
+        assert_eq!(WorkerTimer::timeout_at(started + wait, std::future::pending::<()>()).await, None);
         assert!(started.elapsed() >= wait);
-        assert_eq!(PooledTimer::timeout_at(started, std::future::ready(1)).await, Some(1));
+        assert_eq!(WorkerTimer::timeout_at(started, std::future::ready(1)).await, Some(1));
     });
 }
 
@@ -70,13 +37,12 @@ async fn timer_fires_after_its_worker_has_stopped() {
     let started = Instant::now();
     let wait = Duration::from_millis(20);
     let moved = on_a_worker(async move {
-        let mut timer = PooledTimer::after(wait);
+        let mut timer = Box::pin(WorkerTimer::after(wait));
         assert!(futures_util::poll!(&mut timer).is_pending());
         Some(timer)
     });
     moved.unwrap().await;
     assert!(started.elapsed() >= wait);
-    assert_eq!(spare_counts(), [0, 0, 0]);
 }
 
 #[tokio::test]
@@ -88,14 +54,15 @@ async fn deadline_fires_for_a_future_that_exhausts_its_budget() {
         context.waker().wake_by_ref();
         Poll::<()>::Pending
     });
-    assert_eq!(PooledTimer::timeout_at(Instant::now() + Duration::from_millis(5), busy).await, None);
+    assert_eq!(WorkerTimer::timeout_at(Instant::now() + Duration::from_millis(5), busy).await, None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn timers_outside_workers_are_not_pooled() {
+async fn a_wait_beyond_the_clock_never_ends() {
     let started = Instant::now();
-    PooledTimer::after(Duration::from_secs(3)).await;
+    let mut endless = Box::pin(WorkerTimer::after(Duration::MAX));
+    assert!(futures_util::poll!(&mut endless).is_pending());
+    WorkerTimer::after(Duration::from_secs(3)).await;
     assert_eq!(started.elapsed(), Duration::from_secs(3));
-    drop(PooledTimer::after(Duration::MAX));
-    assert_eq!(spare_counts(), [0, 0, 0]);
+    assert!(futures_util::poll!(&mut endless).is_pending());
 }

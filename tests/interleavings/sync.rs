@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 pub(crate) use shuttle::sync::atomic::AtomicBool;
-pub(crate) use shuttle::thread_local;
 
 use crate::workers::{Driver, current_driver};
 
@@ -43,10 +42,6 @@ impl Instant {
     pub(crate) fn checked_add(self, wait: Duration) -> Option<Self> {
         self.0.checked_add(wait).map(Self)
     }
-
-    pub(crate) fn saturating_duration_since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
 }
 
 impl Add<Duration> for Instant {
@@ -62,25 +57,12 @@ impl Add<Duration> for Instant {
 pub(crate) struct Sleep {
     driver: Arc<Driver>,
     number: usize,
-    deadline: Instant,
 }
 
 pub(crate) fn sleep_until(deadline: Instant) -> Sleep {
     let driver = current_driver();
     let number = driver.register(deadline.0);
-    Sleep { driver, number, deadline }
-}
-
-impl Sleep {
-    pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    pub(crate) fn reset(self: Pin<&mut Self>, deadline: Instant) {
-        let this = self.get_mut();
-        this.deadline = deadline;
-        this.driver.reset(this.number, deadline.0);
-    }
+    Sleep { driver, number }
 }
 
 impl Future for Sleep {

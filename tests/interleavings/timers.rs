@@ -1,4 +1,4 @@
-//! The pooled timer: it fires where it is polled, when it is due, whichever worker it came from.
+//! The timer: it fires where it is polled, when it is due, whichever worker it came from.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use shuttle::sync::{Mutex, mpsc};
 use shuttle::{future, thread};
 
 use crate::sync::Instant;
-use crate::timer::PooledTimer;
+use crate::timer::WorkerTimer;
 use crate::workers::{Driver, enter};
 
 const WAIT: Duration = Duration::from_secs(1);
@@ -26,8 +26,8 @@ fn run_driver(driver: Arc<Driver>, clock: Arc<Mutex<Duration>>, stop: mpsc::Rece
     })
 }
 
-fn is_pending(timer: &mut PooledTimer) -> bool {
-    Pin::new(timer).poll(&mut Context::from_waker(Waker::noop())).is_pending()
+fn is_pending(timer: Pin<&mut WorkerTimer>) -> bool {
+    timer.poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
 /// A timer that one worker created and polled is awaited on another while the first one stops.
@@ -39,11 +39,9 @@ pub(crate) fn timer_fires_on_another_worker() {
     let creator = thread::spawn(move || {
         enter(1, &stopping);
         let deadline = Instant::now() + WAIT;
-        let mut timer = PooledTimer::at(deadline);
-        assert!(is_pending(&mut timer));
+        let mut timer = Box::pin(WorkerTimer::at(deadline));
+        assert!(is_pending(timer.as_mut()));
         sender.send((timer, deadline)).unwrap();
-        // What the worker keeps for reuse is its own.
-        drop(PooledTimer::after(WAIT));
         stopping.stop();
     });
     enter(2, &second);
@@ -52,28 +50,7 @@ pub(crate) fn timer_fires_on_another_worker() {
     let driving = run_driver(second, clock, stopped);
     future::block_on(timer);
     assert!(Instant::now() >= deadline, "too early");
-    // A timer that is made now is the second worker's, also if the first one's came into its pool.
-    let next = Instant::now() + WAIT;
-    future::block_on(PooledTimer::at(next));
-    assert!(Instant::now() >= next, "too early");
     stop.send(()).unwrap();
     driving.join().unwrap();
     creator.join().unwrap();
-}
-
-/// A timer is dropped while its time comes, and reused with a later deadline by another task of the worker.
-pub(crate) fn reused_timer_fires() {
-    let clock = Arc::new(Mutex::new(Duration::ZERO));
-    let driver = Driver::new(&clock);
-    enter(1, &driver);
-    let (stop, stopped) = mpsc::channel();
-    let mut first = PooledTimer::after(WAIT);
-    let driving = run_driver(Arc::clone(&driver), clock, stopped);
-    let _ = is_pending(&mut first);
-    drop(first);
-    let deadline = Instant::now() + 3 * WAIT;
-    future::block_on(PooledTimer::at(deadline));
-    assert!(Instant::now() >= deadline, "too early");
-    stop.send(()).unwrap();
-    driving.join().unwrap();
 }

@@ -63,11 +63,6 @@ impl Driver {
         number
     }
 
-    pub(crate) fn reset(&self, number: usize, deadline: Duration) {
-        let mut wheel = self.wheel.lock().unwrap();
-        wheel.timers.get_mut(&number).expect("a registered timer").deadline = deadline;
-    }
-
     pub(crate) fn deregister(&self, number: usize) {
         self.wheel.lock().unwrap().timers.remove(&number);
     }

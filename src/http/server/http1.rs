@@ -24,7 +24,7 @@ use super::super::write::poll_write_both;
 use super::client_stream::ClientStream;
 use super::wake_gated::WakeGated;
 use super::{HttpService, ReceivedBody, RequestBodyError, ServerSettings, date_header};
-use crate::timer::PooledTimer;
+use crate::timer::WorkerTimer;
 
 /// State of one connection.
 struct Http1Server<G, I> {
@@ -44,7 +44,7 @@ struct Http1Server<G, I> {
 /// early.
 struct ReadDeadline {
     at: Instant,
-    timer: Option<PooledTimer>,
+    timer: Option<Pin<Box<WorkerTimer>>>,
     /// The first byte of the head has arrived.
     is_in_head: bool,
 }
@@ -191,7 +191,7 @@ impl<G: Future<Output = ()>, I: ClientStream> Http1Server<G, I> {
         }
         let end = Instant::now() + self.settings.body_timeout;
         let body = self.read_buffer.read_body(&mut self.stream, &mut framing.body, max_bytes);
-        let read = PooledTimer::timeout_at(end, body).await;
+        let read = WorkerTimer::timeout_at(end, body).await;
         Ok(match read {
             Some(Ok(body)) => Ok(body),
             Some(Err(BodyError::TooLong)) => Err(RequestBodyError::TooLarge),
@@ -347,8 +347,8 @@ impl<G: Future<Output = ()>, I: ClientStream> Http1Server<G, I> {
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
-                        let timer = stall_timer.get_or_insert_with(|| PooledTimer::after(stall_timeout));
-                        ready!(Pin::new(timer).poll(context));
+                        let timer = stall_timer.get_or_insert_with(|| Box::pin(WorkerTimer::after(stall_timeout)));
+                        ready!(timer.as_mut().poll(context));
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
                 }
@@ -375,7 +375,7 @@ impl<G: Future<Output = ()>, I: ClientStream> Http1Server<G, I> {
                 }
             }
         };
-        PooledTimer::timeout_at(Instant::now() + LINGER_TIME, drain).await;
+        WorkerTimer::timeout_at(Instant::now() + LINGER_TIME, drain).await;
         Ok(())
     }
 }
@@ -409,8 +409,8 @@ impl ReadDeadline {
     /// Ready when the deadline has passed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let timer = self.timer.get_or_insert_with(|| PooledTimer::at(self.at));
-            ready!(Pin::new(timer).poll(context));
+            let timer = self.timer.get_or_insert_with(|| Box::pin(WorkerTimer::at(self.at)));
+            ready!(timer.as_mut().poll(context));
             self.timer = None;
             if self.at <= Instant::now() {
                 return Poll::Ready(());
