@@ -86,12 +86,8 @@ const TASK_TTL_MARGIN: Duration = Duration::from_secs(3600);
 const MAX_HELD_TASK_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs a call to its answer; dropping the future cancels it.
-pub(super) fn run<'c>(
-    connection: &'c Arc<Connection>,
-    call: &'c Call,
-    out: &'c mut impl ReplySink,
-) -> impl Future<Output = Answer> + Send {
-    UpstreamCall::new(connection, call, call.params.clone(), TaskUse::Unspecified).run(out)
+pub(super) async fn run(connection: &Arc<Connection>, call: &Call, out: &mut impl ReplySink) -> Answer {
+    UpstreamCall::new(connection, call, call.params.clone(), TaskUse::Unspecified).run(out).await
 }
 
 /// Runs a call of a tool that runs only as a task.
@@ -130,21 +126,19 @@ impl<'c> UpstreamCall<'c> {
         }
     }
 
-    #[allow(clippy::manual_async_fn, reason = "an async fn would have its arguments twice")]
-    fn run(mut self, out: &mut impl ReplySink) -> impl Future<Output = Answer> + Send {
-        async move {
-            loop {
-                let outcome = self.send(out).await;
-                match self.on_response(outcome).await {
-                    NextStep::End(answer) => return answer,
-                    NextStep::Send => {}
-                    NextStep::AskClient(input) => {
-                        if let Err(error) = Box::pin(self.ask_client(input, out)).await {
-                            return self.failure(error);
-                        }
+    /// Borrows itself, because a future that owns what is large is moved with all its room before it runs.
+    async fn run(&mut self, out: &mut impl ReplySink) -> Answer {
+        loop {
+            let outcome = self.send(out).await;
+            match self.on_response(outcome).await {
+                NextStep::End(answer) => return answer,
+                NextStep::Send => {}
+                NextStep::AskClient(input) => {
+                    if let Err(error) = Box::pin(self.ask_client(input, out)).await {
+                        return self.failure(error);
                     }
-                    NextStep::DriveTask(driver) => return Box::pin(driver.run(out)).await,
                 }
+                NextStep::DriveTask(driver) => return Box::pin(driver.run(out)).await,
             }
         }
     }

@@ -170,12 +170,8 @@ impl Connection {
     }
 
     /// Forwards a call and hands what precedes its answer to `out`. Dropping the future cancels the call.
-    pub fn run_call<'c>(
-        self: &'c Arc<Self>,
-        call: &'c Call,
-        out: &'c mut impl ReplySink,
-    ) -> impl Future<Output = Answer> + Send {
-        call::run(self, call, out)
+    pub async fn run_call(self: &Arc<Self>, call: &Call, out: &mut impl ReplySink) -> Answer {
+        call::run(self, call, out).await
     }
 
     /// A call made by the gateway itself.
@@ -339,7 +335,10 @@ impl Connection {
         round: &mut Round<'_, impl ReplySink>,
     ) -> Outcome {
         match &self.transport {
-            Transport::Http(http) => http.request(method, params, progress_token, headers).run(round).await,
+            Transport::Http(http) => {
+                let request = http.request(method, params, progress_token, headers);
+                request.run(round).await
+            }
             Transport::Stdio(stdio) => {
                 let duplex = &stdio.duplex;
                 let mut replies = duplex.call((method, params), progress_token, self.revision, headers.notes());

@@ -157,6 +157,17 @@ impl Raw {
         found.map(|at| at.map(|at| Raw(self.0.slice(at))))
     }
 
+    /// The texts of several members in one pass; `None` for one that is no string.
+    pub fn texts<const N: usize>(&self, keys: [&str; N]) -> [Option<Cow<'_, str>>; N] {
+        let mut found = [const { None }; N];
+        for member in members(&self.0) {
+            if let Some(n) = keys.iter().position(|name| member.is(&self.0, name)) {
+                found[n] = leading_string(&self.0[member.value]);
+            }
+        }
+        found
+    }
+
     /// Like [`Raw::pick`], but none of these members may stand twice: two readers could take different ones.
     ///
     /// # Errors
@@ -209,7 +220,7 @@ impl Raw {
 
     /// The unescaped string, if this is a string without lone surrogates.
     pub fn text(&self) -> Option<Cow<'_, str>> {
-        string(&self.0)
+        leading_string(&self.0)
     }
 
     /// Deserializes the value.
@@ -470,19 +481,20 @@ impl Iterator for Members<'_> {
 
 /// The unescaped text of a quoted key.
 pub(super) fn key_text(quoted: &[u8]) -> Cow<'_, str> {
-    string(quoted).unwrap_or(Cow::Borrowed("\u{fffd}"))
+    leading_string(quoted).unwrap_or(Cow::Borrowed("\u{fffd}"))
 }
 
-/// The unescaped text of a quoted string; `None` for a lone surrogate, or for a value that is no string.
-pub(super) fn string(quoted: &[u8]) -> Option<Cow<'_, str>> {
-    if quoted.first() != Some(&b'"') {
+/// The unescaped text of the string that a valid text begins with; `None` for a lone surrogate, or where something else
+/// begins.
+pub(super) fn leading_string(text: &[u8]) -> Option<Cow<'_, str>> {
+    if text.first() != Some(&b'"') {
         return None;
     }
-    let plain = quoted.get(1..quoted.len().saturating_sub(1))?;
-    if memchr::memchr(b'\\', plain).is_none() {
-        return std::str::from_utf8(plain).map(Cow::Borrowed).ok();
+    let (end, escaped) = skip_string(text, 0);
+    match escaped {
+        true => serde_json::from_slice::<String>(&text[..end]).map(Cow::Owned).ok(),
+        false => std::str::from_utf8(text.get(1..end - 1)?).map(Cow::Borrowed).ok(),
     }
-    serde_json::from_slice::<String>(quoted).map(Cow::Owned).ok()
 }
 
 /// The value that a text of a test stands for.
@@ -495,6 +507,13 @@ pub(crate) fn raw(text: &str) -> Raw {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn texts_are_those_of_strings_and_the_last_of_duplicates() {
+        let value = raw(r#"{"a":"1","b":2,"a":"x\ny","c":"\u00e9"}"#);
+        assert_eq!(value.texts(["a", "b", "c", "d"]), [Some("x\ny".into()), None, Some("é".into()), None]);
+        assert_eq!(raw("[]").texts(["a"]), [None]);
+    }
 
     #[test]
     fn edits_keep_all_other_bytes() {

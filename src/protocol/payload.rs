@@ -8,7 +8,7 @@ use std::ops::{Deref, Range};
 
 use memchr::memmem;
 
-use super::json::{Raw, key_text, members, string};
+use super::json::{Raw, key_text, leading_string, members};
 use super::scan::skip_value;
 
 /// The `params` of a request or the `result` of a response. It dereferences to its text.
@@ -158,7 +158,7 @@ impl Payload {
 
     /// The value of a member that is a string.
     pub fn text_of(&self, key: Key) -> Option<Cow<'_, str>> {
-        string(&self.text.as_bytes()[self.span(key)?])
+        leading_string(&self.text.as_bytes()[self.start(key)?..])
     }
 
     /// Whether a member is there and `true`.
@@ -169,7 +169,8 @@ impl Payload {
             memmem::find_iter(text, key.as_str()).any(|at| is_true_after(&text[at + key.as_str().len()..]))
                 || memchr::memchr(b'\\', text).is_some()
         };
-        (self.index.is_some() || may_be_true()) && self.span(key).is_some_and(|span| text[span] == *b"true")
+        let is_true_at = |start: usize| text[start..].starts_with(b"true");
+        (self.index.is_some() || may_be_true()) && self.start(key).is_some_and(is_true_at)
     }
 
     /// Whether a member is there.
@@ -177,6 +178,14 @@ impl Payload {
         match &self.index {
             Some(index) => index.start(key).is_some(),
             None => self.span(key).is_some(),
+        }
+    }
+
+    /// Where the value of a member begins.
+    fn start(&self, key: Key) -> Option<usize> {
+        match &self.index {
+            Some(index) => index.start(key),
+            None => self.span(key).map(|span| span.start),
         }
     }
 

@@ -107,40 +107,39 @@ pub(super) fn validate_string(text: &[u8], at: usize) -> Option<usize> {
     }
     let mut at = at + 1;
     loop {
-        at = find_string_stop(text, at)?;
-        match text[at] {
-            b'"' => return Some(at + 1),
-            b'\\' => {
-                at = match text.get(at + 1)? {
-                    b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => at + 2,
-                    b'u' if text.get(at + 2..at + 6)?.iter().all(u8::is_ascii_hexdigit) => at + 6,
-                    _ => return None,
-                };
-            }
+        let stop = find_string_stop(text, at)?;
+        at = match text[stop] {
+            b'"' => return Some(stop + 1),
+            b'\\' => match text.get(stop + 1)? {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => stop + 2,
+                b'u' if text.get(stop + 2..stop + 6)?.iter().all(u8::is_ascii_hexdigit) => stop + 6,
+                _ => return None,
+            },
             _ => return None,
-        }
+        };
     }
 }
 
 /// The first quote, backslash or control character from `at` on.
-fn find_string_stop(text: &[u8], at: usize) -> Option<usize> {
-    let rest = text.get(at..)?;
-    let near = &rest[..rest.len().min(SWAR_BYTES_MAX)];
-    let (words, tail) = near.as_chunks::<8>();
-    for (n, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        let found = mark_zero_bytes(word ^ (LOW_BITS * b'"' as u64))
-            | mark_zero_bytes(word ^ (LOW_BITS * b'\\' as u64))
-            | mark_control_bytes(word);
-        if found != 0 {
-            return Some(at + n * 8 + found.trailing_zeros() as usize / 8);
+#[inline]
+fn find_string_stop(text: &[u8], begin: usize) -> Option<usize> {
+    let mut at = begin;
+    while let Some(word) = text.get(at..)?.first_chunk() {
+        let stops = mark_string_stops(*word);
+        if stops != 0 {
+            return Some(at + stops.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+        if at - begin == SWAR_BYTES_MAX {
+            return find_far_stop(text, at);
         }
     }
-    let is_stop = |byte: &u8| matches!(byte, b'"' | b'\\' | ..b' ');
-    if near.len() == rest.len() {
-        return tail.iter().position(is_stop).map(|found| at + words.len() * 8 + found);
-    }
-    let far = &rest[SWAR_BYTES_MAX..];
+    text[at..].iter().position(|byte| matches!(byte, b'"' | b'\\' | ..b' ')).map(|found| at + found)
+}
+
+/// The same in a long string.
+fn find_far_stop(text: &[u8], at: usize) -> Option<usize> {
+    let far = &text[at..];
     let end = memchr::memchr2(b'"', b'\\', far)?;
     // Test whole chunks for control characters, so that the loop is vectorized.
     let control = far[..end].chunks(256).position(|piece| piece.iter().fold(false, |any, byte| any | (*byte < b' ')));
@@ -148,12 +147,16 @@ fn find_string_stop(text: &[u8], at: usize) -> Option<usize> {
         None => end,
         Some(n) => n * 256 + far[n * 256..end].iter().position(|byte| *byte < b' ')?,
     };
-    Some(at + SWAR_BYTES_MAX + found)
+    Some(at + found)
 }
 
-/// Sets the high bit of bytes below a space. The lowest mark is exact; higher ones may be false.
-const fn mark_control_bytes(word: u64) -> u64 {
-    word.wrapping_sub(LOW_BITS * b' ' as u64) & !word & HIGH_BITS
+/// Sets the high bit of quotes, backslashes and control characters. The lowest mark is exact; higher ones may be false.
+const fn mark_string_stops(word: [u8; 8]) -> u64 {
+    let word = u64::from_le_bytes(word);
+    // Flipping this bit moves the quote to the end of the control characters, and the space out of its place.
+    let flipped = word ^ (LOW_BITS * (b'"' ^ b' ') as u64);
+    let below = flipped.wrapping_sub(LOW_BITS * (b' ' + 1) as u64) & !flipped & HIGH_BITS;
+    below | mark_zero_bytes(word ^ (LOW_BITS * b'\\' as u64))
 }
 
 fn validate_literal(text: &[u8], at: usize, word: &[u8]) -> Option<usize> {

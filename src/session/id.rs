@@ -85,16 +85,26 @@ impl SessionId {
     }
 }
 
+/// The value of each lowercase hex digit; [`NO_DIGIT`] for other bytes.
+static HEX_VALUES: [u8; 256] = {
+    let (mut values, mut value) = ([NO_DIGIT; 256], 0);
+    while value < 16 {
+        values[b"0123456789abcdef"[value as usize] as usize] = value;
+        value += 1;
+    }
+    values
+};
+const NO_DIGIT: u8 = 0xff;
+
 /// Parses sixteen lowercase hex digits. Upper case and signs are refused, so that every id has one spelling.
 fn parse_hex(digits: &[u8; 16]) -> Option<u64> {
-    digits.iter().try_fold(0, |value, digit| {
-        let nibble = match digit {
-            b'0'..=b'9' => digit - b'0',
-            b'a'..=b'f' => digit - b'a' + 10,
-            _ => return None,
-        };
-        Some(value << 4 | u64::from(nibble))
-    })
+    let (mut number, mut all) = (0, 0);
+    for digit in digits {
+        let value = HEX_VALUES[*digit as usize];
+        all |= value;
+        number = number << 4 | u64::from(value & 0xf);
+    }
+    (all < 16).then_some(number)
 }
 
 impl fmt::Display for SessionLogTag {

@@ -35,7 +35,7 @@ impl HeaderFields {
     /// The fields of a head whose text is at hand now. The names are brought into lower case.
     pub(super) fn new(mut text: BytesMut, spans: Vec<FieldSpan>) -> Self {
         for span in &spans {
-            text[span.name.range()].make_ascii_lowercase();
+            make_lowercase(&mut text[span.name.range()]);
         }
         Self { text: text.freeze(), spans }
     }
@@ -61,6 +61,7 @@ impl HeaderFields {
     }
 
     /// The first value of a field. `name` is in lower case.
+    #[inline]
     pub fn get(&self, name: impl AsRef<str>) -> Option<&[u8]> {
         self.find(name.as_ref().as_bytes(), 0).map(|at| &self.text[self.spans[at].value.range()])
     }
@@ -104,6 +105,7 @@ impl HeaderFields {
     }
 
     /// The index of the first field of that name, from an index on.
+    #[inline]
     fn find(&self, name: &[u8], from: usize) -> Option<usize> {
         let text = &self.text[..];
         let is_named = |span: &FieldSpan| span.name.length as usize == name.len() && text[span.name.range()] == *name;
@@ -138,6 +140,29 @@ impl FieldSpan {
     }
 }
 
+/// [`make_ascii_lowercase`](slice::make_ascii_lowercase) by words: names are too short for what the compiler makes of it.
+fn make_lowercase(name: &mut [u8]) {
+    let (words, rest) = name.as_chunks_mut();
+    words.iter_mut().for_each(make_word_lowercase);
+    match words.is_empty() {
+        true => rest.make_ascii_lowercase(),
+        // What is in two words is changed once.
+        false => name.last_chunk_mut().into_iter().for_each(make_word_lowercase),
+    }
+}
+
+fn make_word_lowercase(bytes: &mut [u8; 8]) {
+    const LOW_BITS: u64 = u64::MAX / 0xff;
+    const HIGH_BITS: u64 = LOW_BITS << 7;
+    let word = u64::from_le_bytes(*bytes);
+    // The high bit of a sum says whether the seven lower bits are at least `A`, or greater than `Z`.
+    let low = word & !HIGH_BITS;
+    let from_a = low + LOW_BITS * (0x80 - b'A' as u64);
+    let after_z = low + LOW_BITS * (0x7f - b'Z' as u64);
+    let upper = (from_a ^ after_z) & !word & HIGH_BITS;
+    *bytes = (word | upper >> 2).to_le_bytes();
+}
+
 impl TextSpan {
     fn new(start: usize, length: usize) -> Self {
         // Lossless: heads are limited to far less than 4 GiB.
@@ -152,6 +177,18 @@ impl TextSpan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_brought_into_lower_case_as_the_standard_library_does() {
+        for length in 0..20 {
+            for byte in 0..=u8::MAX {
+                let mut name: Vec<u8> = (0..length).map(|at| byte.wrapping_add(at * 13)).collect();
+                let expected = name.to_ascii_lowercase();
+                make_lowercase(&mut name);
+                assert_eq!(name, expected);
+            }
+        }
+    }
 
     #[test]
     fn fields_are_found_by_name_in_their_order() {

@@ -76,20 +76,14 @@ impl HttpRequest {
     }
 
     /// Sends the request and waits for its response; dropping the future cancels the request.
-    #[allow(clippy::manual_async_fn, reason = "an async fn would have its arguments twice")]
-    pub(in crate::mcp_client) fn run(
-        self,
-        round: &mut Round<'_, impl ReplySink>,
-    ) -> impl Future<Output = Outcome> + Send {
-        async move {
-            let accepts_requests = self.client.in_handshake_era() && self.request.method.may_trigger_server_messages();
-            let inbox = accepts_requests.then(|| self.client.server_requests.register_call(&self.request.id));
-            let (id, mark) = (Some(&self.request.id), self.caller.mark());
-            let mut guard = CancelRequestOnDrop { client: &self.client, id, mark };
-            let outcome = self.wait_for_outcome(inbox.as_deref(), round).await?;
-            guard.id = None;
-            outcome
-        }
+    pub(in crate::mcp_client) async fn run(&self, round: &mut Round<'_, impl ReplySink>) -> Outcome {
+        let accepts_requests = self.client.in_handshake_era() && self.request.method.may_trigger_server_messages();
+        let inbox = accepts_requests.then(|| self.client.server_requests.register_call(&self.request.id));
+        let (id, mark) = (Some(&self.request.id), self.caller.mark());
+        let mut guard = CancelRequestOnDrop { client: &self.client, id, mark };
+        let outcome = self.wait_for_outcome(inbox.as_deref(), round).await?;
+        guard.id = None;
+        outcome
     }
 
     async fn wait_for_outcome(&self, inbox: Option<&RequestInbox>, round: &mut Round<'_, impl ReplySink>) -> Waited {
