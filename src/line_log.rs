@@ -319,13 +319,44 @@ fn end_of_pipe_write(bytes: &[u8], start: usize) -> usize {
 
 /// Writes a time as `2026-07-28T09:05:00.123Z`.
 pub fn push_rfc3339(text: &mut String, time: SystemTime) {
-    use std::fmt::Write;
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, days) = (since.as_secs() % 86_400, since.as_secs() / 86_400);
     let (year, month, day) = date(days);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let milliseconds = since.subsec_millis();
-    let _ = write!(text, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z");
+    let mut written = *b"0000-00-00T00:00:00.000Z";
+    for (place, number) in [
+        (0..4, year),
+        (5..7, month),
+        (8..10, day),
+        (11..13, seconds / 3600),
+        (14..16, seconds / 60 % 60),
+        (17..19, seconds % 60),
+        (20..23, u64::from(since.subsec_millis())),
+    ] {
+        put_digits(&mut written[place], number);
+    }
+    text.push_str(str::from_utf8(&written).unwrap_or_default());
+}
+
+/// Writes milliseconds with three digits behind the point.
+pub fn push_milliseconds(text: &mut String, time: Duration) {
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    push_number(text, micros / 1000);
+    let mut written = *b".000";
+    put_digits(&mut written[1..], micros % 1000);
+    text.push_str(str::from_utf8(&written).unwrap_or_default());
+}
+
+/// Writes a number. A line has many, and `fmt` takes several times as long for each.
+pub fn push_number(text: &mut String, number: impl itoa::Integer) {
+    text.push_str(itoa::Buffer::new().format(number));
+}
+
+/// Fills a place with the last digits of a number.
+fn put_digits(place: &mut [u8], mut number: u64) {
+    for digit in place.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
 }
 
 /// The Gregorian date of a number of days since 1970-01-01. Years begin in March here, so that a leap day is the last.
@@ -362,6 +393,13 @@ mod tests {
             push_rfc3339(&mut text, UNIX_EPOCH + Duration::from_millis(milliseconds));
             assert_eq!(text, expected);
         }
+    }
+
+    #[test]
+    fn durations_have_three_digits_behind_the_point() {
+        let mut out = String::new();
+        push_milliseconds(&mut out, Duration::from_micros(41_007));
+        assert_eq!(out, "41.007");
     }
 
     #[test]

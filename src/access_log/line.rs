@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::record::{AccessEnd, AccessFields};
-use crate::line_log::{is_unprintable, push_rfc3339};
+use crate::line_log::{is_unprintable, push_milliseconds, push_number, push_rfc3339};
 use crate::telemetry::LogFormat;
 
 /// Longest text of a client in a line.
@@ -54,12 +54,16 @@ impl AccessFields {
         }
         out.push(' ');
         push_word(out, self.upstream.as_deref().unwrap_or("-"));
-        let _ = match self.status {
-            Some(status) => write!(out, " {status} {}", self.outcome()),
-            None => write!(out, " - {}", self.outcome()),
-        };
+        out.push(' ');
+        match self.status {
+            Some(status) => push_number(out, status),
+            None => out.push('-'),
+        }
+        out.push(' ');
+        out.push_str(self.outcome());
         if let Some(code) = self.error {
-            let _ = write!(out, " code={code}");
+            out.push_str(" code=");
+            push_number(out, code);
         }
         out.push_str(" total=");
         push_milliseconds(out, self.total);
@@ -73,7 +77,10 @@ impl AccessFields {
             push_milliseconds(out, self.waited);
             out.push_str("ms");
         }
-        let _ = write!(out, " in={} out={}", self.bytes_in, self.bytes_out);
+        out.push_str(" in=");
+        push_number(out, self.bytes_in);
+        out.push_str(" out=");
+        push_number(out, self.bytes_out);
         for (name, span) in [(" request=", self.request_id), (" trace=", self.trace_id)] {
             if let Some(id) = self.text(span) {
                 out.push_str(name);
@@ -98,23 +105,28 @@ impl AccessFields {
             push_member(out, name, text);
         }
         if let Some(status) = self.status {
-            let _ = write!(out, ",\"status\":{status}");
+            push_name(out, "status");
+            push_number(out, status);
         }
         push_member(out, "outcome", Some(self.outcome()));
         if let Some(code) = self.error {
-            let _ = write!(out, ",\"code\":{code}");
+            push_name(out, "code");
+            push_number(out, code);
         }
         for (name, time) in
             [("total_ms", self.total), ("rialto_ms", self.own_time()), ("upstream_ms", self.upstream_time)]
         {
-            let _ = write!(out, ",\"{name}\":");
+            push_name(out, name);
             push_milliseconds(out, time);
         }
         if !self.waited.is_zero() {
-            out.push_str(",\"waited_ms\":");
+            push_name(out, "waited_ms");
             push_milliseconds(out, self.waited);
         }
-        let _ = write!(out, ",\"bytes_in\":{},\"bytes_out\":{}", self.bytes_in, self.bytes_out);
+        push_name(out, "bytes_in");
+        push_number(out, self.bytes_in);
+        push_name(out, "bytes_out");
+        push_number(out, self.bytes_out);
         push_member(out, "request", self.text(self.request_id));
         push_member(out, "trace", self.text(self.trace_id));
         out.push_str("},\"target\":\"access\"}");
@@ -123,15 +135,16 @@ impl AccessFields {
 
 fn push_member(out: &mut String, name: &str, text: Option<&str>) {
     if let Some(text) = text {
-        let _ = write!(out, ",\"{name}\":");
+        push_name(out, name);
         push_quoted(out, text);
     }
 }
 
-/// Milliseconds with three digits behind the point.
-fn push_milliseconds(out: &mut String, time: Duration) {
-    let micros = time.as_micros();
-    let _ = write!(out, "{}.{:03}", micros / 1000, micros % 1000);
+/// The name of a further member, up to its value.
+fn push_name(out: &mut String, name: &str) {
+    out.push_str(",\"");
+    out.push_str(name);
+    out.push_str("\":");
 }
 
 /// A text as it is where it is one plain word, otherwise in quotes.
@@ -192,12 +205,5 @@ mod tests {
             push_word(&mut out, text);
             assert_eq!(out, word);
         }
-    }
-
-    #[test]
-    fn durations_have_three_digits_behind_the_point() {
-        let mut out = String::new();
-        push_milliseconds(&mut out, Duration::from_micros(41_007));
-        assert_eq!(out, "41.007");
     }
 }

@@ -86,6 +86,12 @@ impl AccessLog {
         Some(AccessRecord::new(sink, sampled))
     }
 
+    /// The record of a request that another node relays here; `None` where nobody watches. That node has its line.
+    pub fn begin_relayed(&self) -> Option<Arc<AccessRecord>> {
+        let sampled = self.0.recorder.begin();
+        sampled.mark.is_some().then(|| AccessRecord::new(None, sampled))
+    }
+
     /// Records the requests that this log has a line for.
     pub fn recorder(&self) -> &Arc<Recorder> {
         &self.0.recorder

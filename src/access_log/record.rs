@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::AccessSink;
 use super::line::MAX_FIELD_BYTES;
 use crate::identity::Identity;
+use crate::protocol::Raw;
 use crate::recorder::{self, Mark, Note, NoteKind, Sampled, SummaryField, SummaryWriter, Way, Wire};
 
 /// One request that runs. Cloned handles add to the same record; the first one that ends it writes the line.
@@ -54,6 +55,7 @@ pub enum AccessEnd {
 /// What a line says.
 #[derive(Debug)]
 pub(super) struct AccessFields {
+    /// When the request began; known once it has ended.
     pub(super) time: SystemTime,
     /// All texts, one behind the other: one allocation for a record.
     text: String,
@@ -64,6 +66,8 @@ pub(super) struct AccessFields {
     pub(super) request_id: StoredText,
     pub(super) trace_id: StoredText,
     pub(super) identity: Option<Arc<Identity>>,
+    /// What `client` is made of where something is written: most requests of a gateway that is watched leave nothing.
+    client_info: Option<Raw>,
     pub(super) upstream: Option<Arc<str>>,
     pub(super) status: Option<u16>,
     pub(super) error: Option<i64>,
@@ -85,12 +89,14 @@ pub(super) struct AccessFields {
 #[derive(Debug, Default)]
 struct RecordedFields {
     group: Option<Arc<str>>,
-    session: StoredText,
-    client_revision: &'static str,
+    session: Option<Arc<str>>,
+    client_revision: Option<&'static str>,
     client_transport: &'static str,
     server: Option<ServerFacts>,
     outcome: Option<&'static str>,
     reason: Option<&'static str>,
+    relayed_to: Option<Arc<str>>,
+    is_relayed: bool,
 }
 
 /// How a server is reached.
@@ -119,7 +125,7 @@ const TRACE_ID: std::ops::Range<usize> = 3..35;
 impl AccessRecord {
     pub(super) fn new(sink: Option<Arc<AccessSink>>, sampled: Sampled) -> Arc<Self> {
         let fields = AccessFields {
-            time: SystemTime::now(),
+            time: SystemTime::UNIX_EPOCH,
             text: String::with_capacity(TEXT_CAPACITY),
             http: StoredText::default(),
             client: StoredText::default(),
@@ -128,6 +134,7 @@ impl AccessRecord {
             request_id: StoredText::default(),
             trace_id: StoredText::default(),
             identity: None,
+            client_info: None,
             upstream: None,
             status: None,
             error: None,
@@ -186,16 +193,18 @@ impl AccessRecord {
     }
 
     /// Notes the session, by what stands for its id in logs.
-    pub fn note_session(&self, tag: &dyn fmt::Display) {
-        if self.mark().is_some() {
-            let (mut fields, tag) = (self.fields.lock(), tag.to_string());
-            fields.recorded.session = fields.store(&[&tag]);
-        }
+    pub fn note_session(&self, tag: &Arc<str>) {
+        self.fields.lock().recorded.session = Some(Arc::clone(tag));
     }
 
-    /// Notes the revision of the client.
-    pub fn note_client_revision(&self, revision: &'static str) {
-        self.fields.lock().recorded.client_revision = revision;
+    /// Notes the node that served the request for this one.
+    pub fn note_relayed_to(&self, node: &Arc<str>) {
+        self.fields.lock().recorded.relayed_to = Some(Arc::clone(node));
+    }
+
+    /// Notes that another node, where the client is, relayed the request to this one.
+    pub fn note_relayed(&self) {
+        self.fields.lock().recorded.is_relayed = true;
     }
 
     /// Notes that a connection to a server has to be opened for the call.
@@ -209,6 +218,7 @@ impl AccessRecord {
             let mut fields = self.fields.lock();
             fields.upstream = Some(Arc::clone(upstream));
             fields.recorded.server = Some(server);
+            fields.name_client();
             let summary = fields.summary(self.one_of);
             drop(fields);
             self.note(NoteKind::Opened, summary.bytes());
@@ -248,13 +258,10 @@ impl AccessRecord {
         fields.target = fields.store(&[target.unwrap_or_default()]);
     }
 
-    /// Notes the program of the client.
-    pub fn note_client(&self, name: &str, version: Option<&str>) {
+    /// Notes the program of the client, as it says it, and its revision.
+    pub fn note_client(&self, info: Option<&Raw>, revision: &'static str) {
         let mut fields = self.fields.lock();
-        fields.client = match version {
-            Some(version) => fields.store(&[name, "/", version]),
-            None => fields.store(&[name]),
-        };
+        (fields.client_info, fields.recorded.client_revision) = (info.cloned(), Some(revision));
     }
 
     /// Notes the upstream that answered, and how long it took.
@@ -332,13 +339,18 @@ impl AccessRecord {
         fields.is_written = true;
         fields.end.get_or_insert(end);
         fields.total = self.started.elapsed();
-        if let Some(sink) = &self.sink
-            && (fields.is_failure() || sink.takes_sample())
-        {
+        let (is_failure, mark) = (fields.is_failure(), self.mark());
+        let sink = self.sink.as_ref().filter(|sink| is_failure || sink.takes_sample());
+        let is_recorded = mark.is_some() && (is_failure || mark.keeps_success());
+        if sink.is_none() && !is_recorded {
+            return;
+        }
+        fields.time = SystemTime::now().checked_sub(fields.total).unwrap_or(SystemTime::UNIX_EPOCH);
+        fields.name_client();
+        if let Some(sink) = sink {
             sink.lines.push_batched(|lines| fields.write_line(sink.format, &mut lines.0));
         }
-        let mark = self.mark();
-        if mark.is_some() && (fields.is_failure() || mark.keeps_success()) {
+        if is_recorded {
             recorder::note_end(mark, fields.summary(self.one_of).bytes());
         }
     }
@@ -383,6 +395,16 @@ impl AccessFields {
         StoredText { start: position(start), end: position(self.text.len()) }
     }
 
+    /// Makes the text of the client.
+    fn name_client(&mut self) {
+        let Some(info) = self.client_info.take() else { return };
+        self.client = match info.texts(["name", "version"]) {
+            [Some(name), Some(version)] => self.store(&[&name, "/", &version]),
+            [Some(name), None] => self.store(&[&name]),
+            [None, _] => StoredText::default(),
+        };
+    }
+
     /// What is known of the request so far, for the recorder.
     fn summary(&self, one_of: u16) -> SummaryWriter {
         let (mut out, recorded) = (SummaryWriter::new(), &self.recorded);
@@ -397,8 +419,8 @@ impl AccessFields {
             (SummaryField::TraceId, self.text(self.trace_id)),
             (SummaryField::Principal, principal),
             (SummaryField::Group, recorded.group.as_deref()),
-            (SummaryField::Session, self.text(recorded.session)),
-            (SummaryField::ClientRevision, Some(recorded.client_revision).filter(|text| !text.is_empty())),
+            (SummaryField::Session, recorded.session.as_deref()),
+            (SummaryField::ClientRevision, recorded.client_revision),
             (SummaryField::ClientTransport, Some(recorded.client_transport).filter(|text| !text.is_empty())),
             (SummaryField::Upstream, self.upstream.as_deref()),
             (SummaryField::ServerRevision, server.map(|server| server.revision)),
@@ -406,6 +428,8 @@ impl AccessFields {
             (SummaryField::Leased, server.filter(|server| server.is_leased).map(|_| "1")),
             (SummaryField::Outcome, outcome),
             (SummaryField::Reason, recorded.reason),
+            (SummaryField::RelayedTo, recorded.relayed_to.as_deref()),
+            (SummaryField::Relayed, recorded.is_relayed.then_some("1")),
         ] {
             if let Some(text) = text {
                 out.text(field, text);

@@ -90,7 +90,7 @@ pub struct ApiError {
 /// Most items of one page of a list.
 pub(super) const MAX_LIMIT: usize = 500;
 /// Items of one page of a list, unless the request says otherwise.
-const DEFAULT_LIMIT: usize = 100;
+pub(super) const DEFAULT_LIMIT: usize = 100;
 /// Media type of JSON.
 pub(super) const JSON: &str = "application/json";
 

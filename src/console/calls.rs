@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
@@ -13,8 +13,8 @@ use super::{Console, replay};
 use crate::inbound::{Inbound, ResponseContent};
 use crate::policy::OperatorRight;
 use crate::recording::{
-    BodyAccess, CallFilter, CallLog, ExportForm, KeepError, RecordMode, RowEvents, RowMaker, StoredCall, decode_number,
-    export, messages_of, shown_text,
+    BodyAccess, CallFilter, CallLog, CallRow, ExportForm, KeepError, RecordMode, RowEvents, RowMaker, StoredCall,
+    decode_number, export, messages_of, shown_text,
 };
 
 /// Longest time that bodies are shown for, and the time where none is given.
@@ -35,6 +35,13 @@ pub(super) fn routes() -> Vec<ApiRoute> {
     ]
 }
 
+/// A page of the list of calls.
+#[derive(Serialize)]
+struct CallPage<'c> {
+    items: Vec<CallRow<'c>>,
+    next: Option<String>,
+}
+
 /// Tells streams of rows that changed.
 struct CallEvents {
     live: Arc<LiveHub>,
@@ -46,15 +53,16 @@ impl RowEvents for CallEvents {
         self.live.is_watched(Topic::Call)
     }
 
-    fn changed(&self, call: &StoredCall, rows: &RowMaker) {
+    fn changed(&self, calls: &[StoredCall], rows: RowMaker) {
         let Some(console) = self.console.upgrade() else { return };
-        let rows = RowMaker { node: console.node(), ..rows.clone() };
+        let rows = RowMaker { node: console.node(), ..rows };
         let bodies = match console.inbound() {
             Ok(inbound) if inbound.calls.shows_bodies() => BodyAccess::Shown,
             _ => BodyAccess::Shapes,
         };
-        let row = Arc::new(rows.row(call, bodies));
-        self.live.publish_for(Topic::Call, &*Arc::clone(&row), Some(row));
+        for call in calls {
+            self.live.publish(Topic::Call, &rows.row(call, bodies));
+        }
     }
 
     fn gone(&self, id: &str) {
@@ -97,8 +105,8 @@ pub(super) fn start(console: &Arc<Console>, inbound: &Inbound, workers: Vec<toki
 pub(super) fn event_filter(query: &str) -> Result<EventFilter, ApiError> {
     let filter = read_filter(query)?;
     Ok(Box::new(move |event| {
-        let row = event.subject.as_ref().and_then(|subject| subject.downcast_ref::<Value>());
-        event.topic != Topic::Call || row.is_some_and(|row| filter.matches(row))
+        let row = || serde_json::from_slice(&event.data).is_ok_and(|row: Value| filter.matches(&row));
+        event.topic != Topic::Call || filter.is_empty() || row()
     }))
 }
 
@@ -129,12 +137,12 @@ fn list(request: &AdminRequest) -> ApiResult {
         None => u64::MAX,
     };
     let (rows, bodies) = (calls.rows(request.console.node()), bodies_for(request, &calls));
-    let is_wanted = |call: &StoredCall| filter.is_empty() || filter.matches(&rows.row(call, bodies));
+    let is_wanted = |call: &StoredCall| filter.is_empty() || filter.matches(&rows.row_value(call, bodies));
     let found = calls.newest(below, is_wanted, limit + 1);
     let next = found.get(limit - 1).filter(|_| found.len() > limit).map(|last| last.number);
     let next = next.map(|number| request.console.seal_cursor(usize::try_from(number).unwrap_or(0)));
-    let items: Vec<Value> = found.iter().take(limit).map(|call| rows.row(call, bodies)).collect();
-    Ok(ApiAnswer::json(&json!({ "items": items, "next": next })))
+    let items = found.iter().take(limit).map(|call| rows.row(call, bodies)).collect();
+    Ok(ApiAnswer::json(&CallPage { items, next }))
 }
 
 /// The call that a request names.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::api::rfc3339;
 use crate::inbound::Inbound;
+use crate::metrics::{HistogramPoint, MetricPoint, PointValue};
 
 /// The history of the counters.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(super) struct FigureHistory(Mutex<VecDeque<CounterSample>>);
 pub(super) struct CounterSample {
     at: SystemTime,
     servers: BTreeMap<String, ServerCounters>,
+    /// Calls for servers that went to none: their tool is unknown, its server is down, or the caller may not use it.
+    unforwarded: ServerCounters,
     /// Microseconds that clients waited for calls that servers answer, and these calls.
     waited_sum: (u64, u64),
     sessions: usize,
@@ -34,8 +37,6 @@ pub(super) struct ServerCounters {
     took_sum: (u64, u64),
 }
 
-/// Name, labels and value of a line of metrics.
-type MetricLine<'l> = (&'l str, Vec<(&'l str, &'l str)>, f64);
 /// The server of a recorded call, and the microseconds that Rialto added.
 pub(super) type RecordedOverhead = (String, u64);
 /// Upper bound of a bucket, in microseconds; the last one has none.
@@ -77,47 +78,70 @@ impl FigureHistory {
 }
 
 impl CounterSample {
+    fn new(at: SystemTime, sessions: usize) -> Self {
+        let (servers, unforwarded) = (BTreeMap::new(), ServerCounters::default());
+        Self { at, servers, unforwarded, waited_sum: (0, 0), sessions }
+    }
+
     fn read(inbound: &Inbound) -> Self {
-        let mut servers: BTreeMap<String, ServerCounters> = BTreeMap::new();
-        let mut waited_sum = (0, 0);
-        for line in inbound.admin.metrics().lines() {
-            if let Some((name, labels, value)) = parse_line(line) {
-                let label = |key: &str| labels.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
-                let is_call = label("mcp_method_name").is_some_and(|method| FORWARDED.contains(&method));
-                match name {
-                    "mcp_server_operation_duration_seconds_sum" if is_call => waited_sum.0 += micros(value),
-                    "mcp_server_operation_duration_seconds_count" if is_call => waited_sum.1 += whole(value),
-                    _ => {}
-                }
-                let Some(server) = label("upstream").filter(|server| *server != OWN_LABEL) else { continue };
-                if !servers.contains_key(server) && servers.len() == MAX_SERVERS {
-                    continue;
-                }
-                let counters = servers.entry(server.to_owned()).or_default();
-                let bound = label("le").map(parse_bound);
-                match (name, bound) {
-                    ("rialto_calls_total", _) => {
-                        let outcome = label("outcome").unwrap_or_default().to_owned();
-                        *counters.outcomes.entry(outcome).or_default() += whole(value);
-                    }
-                    ("mcp_client_operation_duration_seconds_bucket", Some(bound)) => {
-                        *counters.took.entry(bound).or_default() += whole(value);
-                    }
-                    ("mcp_client_operation_duration_seconds_sum", _) if is_call => {
-                        counters.took_sum.0 += micros(value);
-                    }
-                    ("mcp_client_operation_duration_seconds_count", _) if is_call => {
-                        counters.took_sum.1 += whole(value);
-                    }
-                    _ => {}
-                }
+        let mut sample = Self::new(SystemTime::now(), inbound.sessions.count());
+        for family in inbound.gateway.metrics().families(Vec::new()) {
+            for point in &family.points {
+                sample.add(&family.name, point);
             }
         }
-        Self { at: SystemTime::now(), servers, waited_sum, sessions: inbound.sessions.count() }
+        sample
+    }
+
+    /// Adds a series of metrics, if it tells of calls.
+    fn add(&mut self, name: &str, point: &MetricPoint) {
+        let label = |key: &str| point.labels.iter().find(|(name, _)| *name == key).map(|(_, value)| value.as_str());
+        let method = label("mcp.method.name").or_else(|| label("method"));
+        let is_call = method.is_some_and(|method| FORWARDED.contains(&method));
+        match (name, &point.value) {
+            ("mcp.server.operation.duration", PointValue::Histogram(waited)) if is_call => {
+                add_times(&mut self.waited_sum, waited);
+            }
+            ("mcp.client.operation.duration", PointValue::Histogram(took)) => {
+                let Some(counters) = label("upstream").and_then(|server| self.counters_of(server)) else { return };
+                let mut below = 0;
+                let bounds = took.bounds.iter().map(|bound| micros(*bound)).chain([Bound::MAX]);
+                for (bound, count) in bounds.zip(&took.buckets) {
+                    below += count;
+                    *counters.took.entry(bound).or_default() += below;
+                }
+                if is_call {
+                    add_times(&mut counters.took_sum, took);
+                }
+            }
+            ("rialto_calls", PointValue::Integer(calls)) => {
+                let outcome = label("outcome").unwrap_or_default().to_owned();
+                let counters = match label("upstream") {
+                    // Other answers of the gateway are none that a server would have given.
+                    Some(OWN_LABEL) => is_call.then_some(&mut self.unforwarded),
+                    server => server.and_then(|server| self.counters_of(server)),
+                };
+                if let Some(counters) = counters {
+                    *counters.outcomes.entry(outcome).or_default() += u64::try_from(*calls).unwrap_or_default();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The counters of a server, where it has figures.
+    fn counters_of(&mut self, server: &str) -> Option<&mut ServerCounters> {
+        if !self.servers.contains_key(server) {
+            if server == OWN_LABEL || self.servers.len() == MAX_SERVERS {
+                return None;
+            }
+            self.servers.insert(server.to_owned(), ServerCounters::default());
+        }
+        self.servers.get_mut(server)
     }
 
     fn total(&self) -> ServerCounters {
-        let mut total = ServerCounters::default();
+        let mut total = self.unforwarded.clone();
         for counters in self.servers.values() {
             total.add(counters);
         }
@@ -321,47 +345,60 @@ fn quantile(buckets: &BTreeMap<Bound, u64>, place: f64) -> Option<u64> {
     None
 }
 
-/// A value that counts something.
-fn whole(value: f64) -> u64 {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are whole and positive")]
-    let whole = value as u64;
-    whole
+/// Adds the sum of a histogram in microseconds, and the number of its observations.
+fn add_times(sum: &mut (u64, u64), times: &HistogramPoint) {
+    *sum = (sum.0 + micros(times.sum), sum.1 + times.count());
 }
 
 /// Seconds in microseconds.
-fn micros(value: f64) -> u64 {
-    whole(value * 1e6)
-}
-
-/// The name, the labels and the value of a line of metrics.
-fn parse_line(line: &str) -> Option<MetricLine<'_>> {
-    if line.starts_with('#') {
-        return None;
-    }
-    let (name, rest) = line.split_once('{')?;
-    let (labels, value) = rest.rsplit_once("} ")?;
-    let labels = labels.split("\",").filter_map(|pair| pair.split_once("=\""));
-    let labels = labels.map(|(key, value)| (key, value.trim_end_matches('"'))).collect();
-    Some((name, labels, value.split(' ').next()?.parse().ok()?))
-}
-
-fn parse_bound(text: &str) -> Bound {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounds are small and positive")]
-    text.parse::<f64>().ok().filter(|bound| bound.is_finite()).map_or(Bound::MAX, |bound| (bound * 1e6) as u64)
+fn micros(seconds: f64) -> u64 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "durations are positive")]
+    let micros = (seconds * 1e6) as u64;
+    micros
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn sample_of(points: &[(&str, MetricPoint)]) -> CounterSample {
+        let mut sample = CounterSample::new(SystemTime::UNIX_EPOCH, 0);
+        points.iter().for_each(|(name, point)| sample.add(name, point));
+        sample
+    }
+
+    fn point(labels: &[(&'static str, &str)], value: PointValue) -> MetricPoint {
+        MetricPoint { labels: labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(), value }
+    }
+
     #[test]
-    fn a_line_of_metrics_is_taken_apart() {
-        let line = r#"rialto_calls_total{group="default",upstream="a",method="tools/call",outcome="ok"} 12"#;
-        let (name, labels, value) = parse_line(line).unwrap();
-        assert_eq!((name, whole(value)), ("rialto_calls_total", 12));
-        assert_eq!(labels[3], ("outcome", "ok"));
-        assert_eq!(parse_line("# HELP x y"), None);
-        assert_eq!((parse_bound("0.005"), parse_bound("+Inf")), (5000, Bound::MAX));
+    fn calls_that_reach_no_server_count_for_the_gateway_alone() {
+        let calls = |upstream, method, outcome, count| {
+            let labels = [("group", "all"), ("upstream", upstream), ("method", method), ("outcome", outcome)];
+            ("rialto_calls", point(&labels, PointValue::Integer(count)))
+        };
+        let sample = sample_of(&[
+            calls("a", "tools/call", "ok", 6),
+            calls("a", "tools/call", "error", 1),
+            calls(OWN_LABEL, "tools/call", "error", 3),
+            calls(OWN_LABEL, "tools/list", "ok", 100),
+        ]);
+        assert_eq!((sample.total().calls(), sample.total().failed()), (10, 4));
+        assert_eq!((sample.of(Some("a")).calls(), sample.of(Some("a")).failed()), (7, 1));
+        assert_eq!(sample.servers.len(), 1);
+    }
+
+    #[test]
+    fn buckets_of_all_series_of_a_server_are_added_up() {
+        let took = |method, buckets: [u64; 3]| {
+            let histogram = HistogramPoint { bounds: vec![0.001, 0.005], buckets: buckets.to_vec(), sum: 0.25 };
+            let labels = [("upstream", "a"), ("mcp.method.name", method)];
+            ("mcp.client.operation.duration", point(&labels, PointValue::Histogram(histogram)))
+        };
+        let sample = sample_of(&[took("tools/call", [1, 2, 3]), took("resources/read", [1, 0, 0])]);
+        let counters = sample.of(Some("a"));
+        assert_eq!(counters.took, BTreeMap::from([(1000, 2), (5000, 4), (Bound::MAX, 7)]));
+        assert_eq!(counters.took_sum, (500_000, 7));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Console;
-use super::api::{ApiAnswer, ApiError, ApiResult, ApiRoute};
+use super::api::{ApiAnswer, ApiError, ApiResult, ApiRoute, DEFAULT_LIMIT};
+use super::figures::ratio;
 use super::nodes::{NodeRequest, ask};
 use crate::cluster::Cluster;
 use crate::inbound::ResponseContent;
@@ -15,8 +16,6 @@ use crate::recording::decode_number;
 
 /// The list whose rows of all nodes are sorted by time, and whose pages are those of all nodes together.
 const CALLS: &str = "calls";
-/// Rows of a page where none is asked for.
-const DEFAULT_LIMIT: usize = 100;
 /// Stands in a cursor for a node of which everything was shown.
 const SHOWN: &str = "-";
 
@@ -143,11 +142,9 @@ fn join(own: &str, all: &BTreeMap<String, Value>) -> Value {
 
 /// Adds the answer of another node.
 fn merge(all: &mut Value, other: &Value, node: &str) {
-    for key in ["items", "attention"] {
-        let items = all.get_mut(key).and_then(Value::as_array_mut);
-        if let (Some(items), Some(more)) = (items, other[key].as_array()) {
-            items.extend(more.iter().cloned());
-        }
+    let items = all.get_mut("items").and_then(Value::as_array_mut);
+    if let (Some(items), Some(more)) = (items, other["items"].as_array()) {
+        items.extend(more.iter().cloned());
     }
     // The pages of all nodes have the same length, so that the cursor of one is that of all.
     if all.get("next").is_some_and(Value::is_null) {
@@ -155,13 +152,94 @@ fn merge(all: &mut Value, other: &Value, node: &str) {
     }
     if let Some(nodes) = all.get_mut("nodes").and_then(Value::as_array_mut) {
         nodes.push(node.into());
-        for key in ["sessions", "streams", "calls_in_flight", "parked"] {
-            let sum =
-                all["figures"][key].as_u64().unwrap_or_default() + other["figures"][key].as_u64().unwrap_or_default();
-            all["figures"][key] = sum.into();
+        merge_overview(all, other, node);
+    }
+}
+
+/// Adds the figures of another node. Quantiles of two nodes cannot be joined, so those of the node that was asked stay.
+fn merge_overview(all: &mut Value, other: &Value, node: &str) {
+    merge_rates(&mut all["figures"], &other["figures"], "failed");
+    add(&mut all["figures"], &other["figures"], &["sessions", "streams", "calls_in_flight", "parked"]);
+    for key in ["calls", "failed", "sessions"] {
+        merge_series(&mut all["series"][key], &other["series"][key]);
+    }
+    merge_pairs(&mut all["pairs"], &other["pairs"]);
+    for server in all["servers"].as_array_mut().into_iter().flatten() {
+        let Some(more) = items_of(&other["servers"]).iter().find(|more| more["name"] == server["name"]) else {
+            continue;
+        };
+        add(server, more, &["leases", "calls_in_flight"]);
+        merge_rates(&mut server["figures"], &more["figures"], "failed_ratio");
+        add(&mut server["figures"], &more["figures"], &["calls", "failed"]);
+        merge_series(&mut server["figures"]["series"], &more["figures"]["series"]);
+    }
+    merge_attention(&mut all["attention"], &other["attention"], node);
+}
+
+fn items_of(list: &Value) -> &[Value] {
+    list.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Sums members that are counts.
+fn add(all: &mut Value, other: &Value, keys: &[&str]) {
+    for key in keys {
+        let sum = all[key].as_u64().unwrap_or_default() + other[key].as_u64().unwrap_or_default();
+        all[key] = sum.into();
+    }
+}
+
+/// Sums calls per second; the part of them that failed counts by how many calls it is of.
+fn merge_rates(all: &mut Value, other: &Value, failed: &str) {
+    let number = |value: &Value, key: &str| value[key].as_f64().unwrap_or_default();
+    let (own, more) = (number(all, "calls_per_s"), number(other, "calls_per_s"));
+    if own + more > 0.0 {
+        all[failed] = json!((number(all, failed) * own + number(other, failed) * more) / (own + more));
+    }
+    all["calls_per_s"] = json!(own + more);
+}
+
+/// Sums two series, both of which end now.
+fn merge_series(all: &mut Value, other: &Value) {
+    let (own, more) = (items_of(all), items_of(other));
+    let length = own.len().max(more.len());
+    let at = |series: &[Value], index: usize| {
+        let index = (index + series.len()).checked_sub(length);
+        index.and_then(|index| series.get(index)?.as_u64()).unwrap_or_default()
+    };
+    *all = (0..length).map(|index| at(own, index) + at(more, index)).collect();
+}
+
+/// Sums the calls of pairs that both nodes have seen, and adds those that one has.
+fn merge_pairs(all: &mut Value, other: &Value) {
+    let Some(pairs) = all.as_array_mut() else { return };
+    for pair in items_of(other) {
+        let is_same =
+            |one: &&mut Value| ["client", "server", "server_revision"].iter().all(|key| one[key] == pair[key]);
+        match pairs.iter_mut().find(is_same) {
+            Some(own) => add(own, pair, &["calls"]),
+            None => pairs.push(pair.clone()),
         }
-        let rate = |value: &Value| value["figures"]["calls_per_s"].as_f64().unwrap_or_default();
-        all["figures"]["calls_per_s"] = json!(rate(all) + rate(other));
+    }
+    let calls = |pair: &Value| pair["calls"].as_u64().unwrap_or_default();
+    let sum = pairs.iter().map(calls).sum();
+    for pair in pairs {
+        pair["share"] = json!(ratio(calls(pair), sum));
+    }
+}
+
+/// Adds what needs attention at another node only; what both tell is told once.
+fn merge_attention(all: &mut Value, other: &Value, node: &str) {
+    let Some(items) = all.as_array_mut() else { return };
+    let own: Vec<Value> = items.iter().map(|item| item["id"].clone()).collect();
+    for item in items_of(other).iter().filter(|item| !own.contains(&item["id"])) {
+        let mut item = item.clone();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        item["id"] = format!("{node} {}", text(&item["id"])).into();
+        item["text"] = format!("{node}: {}", text(&item["text"])).into();
+        if item["act"].is_object() {
+            item["act"]["path"] = format!("{}?node={node}", text(&item["act"]["path"])).into();
+        }
+        items.push(item);
     }
 }
 
@@ -178,5 +256,44 @@ mod tests {
         ]);
         assert_eq!(read_cursors(&write_cursors(&cursors)).unwrap(), cursors);
         assert!(read_cursors("nothing").is_err());
+    }
+
+    #[test]
+    fn figures_of_two_nodes_are_summed() {
+        let overview = |calls: u64, rate: f64, failed: f64, series: &[u64]| {
+            json!({
+                "nodes": ["a"],
+                "figures": { "calls_per_s": rate, "failed": failed, "sessions": 2, "streams": 1, "calls_in_flight": 0, "parked": 0 },
+                "series": { "calls": series, "failed": [], "sessions": series },
+                "pairs": [{ "client": "2025-11-25", "server": "s", "server_revision": "2025-06-18", "calls": calls, "share": 1.0 }],
+                "servers": [{
+                    "name": "s", "leases": 1, "calls_in_flight": 0,
+                    "figures": { "calls": calls, "failed": 1, "calls_per_s": rate, "failed_ratio": failed, "series": series },
+                }],
+                "attention": [
+                    { "id": "both", "text": "known", "act": null },
+                    { "id": format!("only-{calls}"), "text": "s is down", "act": { "path": "servers/s/reconnect" } },
+                ],
+            })
+        };
+        let mut all = overview(30, 3.0, 0.0, &[5, 6]);
+        let mut other = overview(10, 1.0, 0.4, &[1]);
+        let unknown = json!({ "client": "2024-11-05", "server": "s", "server_revision": "2025-06-18", "calls": 10 });
+        other["pairs"].as_array_mut().unwrap().push(unknown);
+        merge(&mut all, &other, "b");
+        assert_eq!(all["nodes"], json!(["a", "b"]));
+        assert_eq!((&all["figures"]["calls_per_s"], &all["figures"]["failed"]), (&json!(4.0), &json!(0.1)));
+        assert_eq!((&all["figures"]["sessions"], &all["series"]["calls"]), (&json!(4), &json!([5, 7])));
+        let pairs: Vec<_> = items_of(&all["pairs"]).iter().map(|pair| (&pair["calls"], &pair["share"])).collect();
+        assert_eq!(pairs, [(&json!(40), &json!(0.8)), (&json!(10), &json!(0.2))]);
+        let server = &all["servers"][0];
+        assert_eq!(
+            (&server["leases"], &server["figures"]["calls"], &server["figures"]["failed"]),
+            (&json!(2), &json!(40), &json!(2))
+        );
+        assert_eq!(server["figures"]["failed_ratio"], json!(0.1));
+        let told: Vec<_> = items_of(&all["attention"]).iter().map(|item| item["text"].as_str().unwrap()).collect();
+        assert_eq!(told, ["known", "s is down", "b: s is down"]);
+        assert_eq!(all["attention"][2]["act"]["path"], "servers/s/reconnect?node=b");
     }
 }

@@ -1,6 +1,5 @@
 //! The event stream of the console: one log of recent events, read by each stream at its own pace.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -58,8 +57,6 @@ pub struct LiveEvent {
     pub data: Bytes,
     /// Its content for those who may see bodies, where it is another.
     private_data: Option<Bytes>,
-    /// What a filter looks at.
-    pub subject: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Whether a stream is to have an event.
@@ -202,23 +199,18 @@ impl LiveHub {
 
     /// Publishes an event, if anybody asks for its topic.
     pub fn publish(&self, topic: Topic, content: &impl Serialize) {
-        self.publish_for(topic, content, None);
-    }
-
-    /// Publishes an event with what filters look at.
-    pub fn publish_for(&self, topic: Topic, content: &impl Serialize, subject: Option<Arc<dyn Any + Send + Sync>>) {
         if !self.is_watched(topic) {
             return;
         }
         let data = encode(content);
-        self.push(LiveEvent { number: 0, topic, data, private_data: None, subject });
+        self.push(LiveEvent { number: 0, topic, data, private_data: None });
     }
 
     /// Publishes an event with the content of messages, which only those get who may see it.
     pub fn publish_private(&self, topic: Topic, public: &impl Serialize, private: &impl Serialize) {
         if self.is_watched(topic) {
             let (data, private_data) = (encode(public), Some(encode(private)));
-            self.push(LiveEvent { number: 0, topic, data, private_data, subject: None });
+            self.push(LiveEvent { number: 0, topic, data, private_data });
         }
     }
 

@@ -95,7 +95,7 @@ async fn nodes(request: AdminRequest) -> ApiResult {
         return Ok(ApiAnswer::json(&json!({ "items": [own], "next": null, "store": null })));
     };
     let began = Instant::now();
-    let members = tokio::time::timeout(NODE_TIME, cluster.store().members()).await.ok().and_then(Result::ok);
+    let members = read_members(&cluster).await;
     let latency = members.is_some().then(|| u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
     let store = json!({
         "address": cluster.store().location(), "connected": cluster.holds_lease(),
@@ -184,6 +184,11 @@ pub(super) async fn ask(
     (node, answer)
 }
 
+/// The nodes that hold their leases; `None` where the store does not say in time.
+async fn read_members(cluster: &Cluster) -> Option<Vec<NodeId>> {
+    tokio::time::timeout(NODE_TIME, cluster.store().members()).await.ok()?.ok()
+}
+
 fn silent(node: &str) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "node_away", format!("{node} does not answer"))
 }
@@ -239,13 +244,11 @@ fn relayed_request(operator: &Operator, request: NodeRequest) -> Result<RelayedR
 impl Console {
     /// The nodes that hold their leases now; none while the store is away.
     pub(super) async fn refresh_nodes(&self, cluster: &Cluster) -> Vec<NodeId> {
-        match tokio::time::timeout(NODE_TIME, cluster.store().members()).await {
-            Ok(Ok(members)) => {
-                self.seen_nodes.see(&members);
-                members
-            }
-            _ => Vec::new(),
+        let members = read_members(cluster).await;
+        if let Some(members) = &members {
+            self.seen_nodes.see(members);
         }
+        members.unwrap_or_default()
     }
 
     /// Serves a request at the node that it names; `None` if that is this one.

@@ -63,8 +63,7 @@ pub(super) async fn replay(request: AdminRequest) -> ApiResult {
     let record = inbound.access_log.begin().ok_or_else(not_recorded)?;
     let identity = Arc::new(Identity::new(&*request.operator.name, Credential::Local));
     record.note_identity(&identity);
-    record.note_client(REPLAY_CLIENT, None);
-    record.note_client_revision(revision.as_str());
+    record.note_client(Some(&Raw::of(&json!({ "name": REPLAY_CLIENT }))), revision.as_str());
     record.note_message(said.method.as_str(), recorded.field(SummaryField::Target));
     record.count_replies();
     let caller = Caller { access: Some(Arc::clone(&record)), ..Caller::local(identity) };

@@ -132,7 +132,10 @@ impl Group {
             revision: Some(call.client.revision),
         };
         call.trace = request.begin(self.tracer());
-        if let (Some(span), Some(tag)) = (call.trace.span(), call.sink.as_ref().and_then(|sink| sink.log_tag())) {
+        // The tag is a hash, which a call that is not recorded does without.
+        if let Some(span) = call.trace.span()
+            && let Some(tag) = call.sink.as_ref().and_then(|sink| sink.log_tag())
+        {
             span.set("mcp.session.id", tag);
         }
     }

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderValue, Response};
 
 use super::Inbound;
 use super::body::ResponseContent;
-use super::recorder_hook::note_response;
+use super::recorder_hook::{note_request, note_response};
 use crate::access_log::{AccessEnd, AccessGuard, AccessRecord};
-use crate::call::ClientInfo;
+use crate::call::{Caller, ClientInfo};
 use crate::gateway::request_target;
 use crate::http::codec::RequestHead;
-use crate::protocol::{Message, Method, Raw};
+use crate::protocol::{Message, Method};
+use crate::session::Session;
 
 /// Hexadecimal digits at the end of a session id.
 const SESSION_ID_DIGITS: usize = 32;
@@ -23,6 +25,23 @@ impl Inbound {
         let record = self.access_log.begin()?;
         let path = without_session_id(head.uri.path());
         record.note_http(head.verb.as_str(), path, request_id.as_bytes(), head.headers.get("traceparent"));
+        Some(record)
+    }
+
+    /// The record of a request that another node relays here; `None` where nobody watches.
+    pub(super) fn begin_relayed_access(
+        &self,
+        head: &RequestHead,
+        caller: &Caller,
+        body: &Bytes,
+    ) -> Option<Arc<AccessRecord>> {
+        let record = self.access_log.begin_relayed()?;
+        let request_id = caller.request_id.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
+        record.note_http(head.verb.as_str(), without_session_id(head.uri.path()), request_id, None);
+        record.note_identity(&caller.identity);
+        record.note_relayed();
+        record.note_received(body.len());
+        note_request(Some(&record), head, body);
         Some(record)
     }
 
@@ -73,12 +92,15 @@ pub(super) fn note_message(access: Option<&Arc<AccessRecord>>, message: &Message
 
 /// Notes the program of the client.
 pub(super) fn note_client(access: Option<&Arc<AccessRecord>>, client: Option<&Arc<ClientInfo>>) {
-    let (Some(record), Some(client)) = (access, client) else { return };
-    record.note_client_revision(client.revision.as_str());
-    let Some(info) = &client.info else { return };
-    let (name, version) = (info.get("name"), info.get("version"));
-    if let Some(name) = name.as_ref().and_then(Raw::text) {
-        record.note_client(&name, version.as_ref().and_then(Raw::text).as_deref());
+    if let (Some(record), Some(client)) = (access, client) {
+        record.note_client(client.info.as_ref(), client.revision.as_str());
+    }
+}
+
+/// Notes the session of a request that may be recorded. The access log does without the tag, which is a hash.
+pub(super) fn note_session(access: Option<&Arc<AccessRecord>>, session: &Session) {
+    if let Some(record) = access.filter(|record| record.mark().is_some()) {
+        record.note_session(session.tag());
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Method as Verb, Response as HttpResponse};
 use tokio_util::sync::CancellationToken;
 
-use super::access_hook::{note_client, note_message};
+use super::access_hook::{note_client, note_message, note_session};
 use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent, StreamEnd};
 use super::headers::{EVENT_STREAM, LAST_EVENT_ID, accepts, accepts_json_and_events, is_json, session_id};
 use super::pieces::PiecesBody;
@@ -32,7 +32,7 @@ use crate::session::{
     BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamError, StreamReader, StreamTarget,
 };
 use crate::store::EventId;
-use crate::timer::PooledTimer;
+use crate::timer::WorkerTimer;
 
 /// An admitted request to one group.
 pub(super) struct RequestContext<'r> {
@@ -193,7 +193,7 @@ impl RequestContext<'_> {
         self.inbound.persist_new(&session).await?;
         close_guard.disarm();
         self.inbound.record_session(&self.caller, &session);
-        self.note_session(&session);
+        note_session(self.caller.access.as_ref(), &session);
         tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session opened");
         let response = protocol::Response::new(Some(request.id), Ok(result.into()));
         Ok((respond::with_session_id(respond::json(response.encode()), session.id()), revision))
@@ -229,7 +229,7 @@ impl RequestContext<'_> {
     async fn handle_in_session(&self, message: Message) -> ServeResult {
         let session = self.require_session_and_version().await?;
         note_client(self.caller.access.as_ref(), session.client());
-        self.note_session(&session);
+        note_session(self.caller.access.as_ref(), &session);
         let changes_session = match &message {
             Message::Request(request) => {
                 matches!(request.method, Method::SetLevel | Method::Subscribe | Method::Unsubscribe)
@@ -309,7 +309,7 @@ impl RequestContext<'_> {
                 }
                 reply = call.replies.next() => break reply,
                 // A full store cannot retain stream events, so wait for the final response alone.
-                () = PooledTimer::after(sse_after) => {
+                () = WorkerTimer::after(sse_after) => {
                     if !self.inbound.is_store_full() {
                         break None;
                     }
@@ -384,7 +384,7 @@ impl RequestContext<'_> {
         }
         let session = self.require_session_and_version().await?;
         note_client(self.caller.access.as_ref(), session.client());
-        self.note_session(&session);
+        note_session(self.caller.access.as_ref(), &session);
         if !session.client().is_some_and(|client| client.revision.allows_batches()) {
             return Err(Rejection::BatchNotSupported);
         }
@@ -482,7 +482,7 @@ impl RequestContext<'_> {
             return Err(Rejection::NotAcceptable(EVENT_STREAM));
         }
         let session = self.require_session_and_version().await?;
-        self.note_session(&session);
+        note_session(self.caller.access.as_ref(), &session);
         let reader = match self.head.headers.get(&LAST_EVENT_ID) {
             None => session.listen(),
             Some(id) => match str::from_utf8(id).ok().and_then(EventId::parse) {
@@ -523,13 +523,6 @@ impl RequestContext<'_> {
     /// A path of this gateway as clients know it.
     fn public_path_of(&self, path: &str) -> String {
         format!("{}{path}", self.inbound.policy().public_path())
-    }
-
-    /// Notes the session for the recorder.
-    fn note_session(&self, session: &Session) {
-        if let Some(access) = &self.caller.access {
-            access.note_session(&session.id().log_tag());
-        }
     }
 
     /// Handles DELETE: closes the session and waits for its deletion in the store.

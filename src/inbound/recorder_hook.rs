@@ -8,7 +8,6 @@ use http::Response;
 use super::body::ResponseContent;
 use crate::access_log::AccessRecord;
 use crate::http::codec::RequestHead;
-use crate::http::server::ReceivedBody;
 use crate::recorder::{self, Mark, Note, NoteKind, Way, Wire};
 
 /// Bytes of a result in pieces that are kept.
@@ -16,9 +15,8 @@ const MAX_NOTED_PIECES: u64 = 64 << 10;
 
 /// Notes an HTTP request with its body.
 #[inline]
-pub(super) fn note_request(access: Option<&AccessRecord>, head: &RequestHead, body: &ReceivedBody) {
+pub(super) fn note_request(access: Option<&AccessRecord>, head: &RequestHead, body: &[u8]) {
     if let Some(mark) = access.map(AccessRecord::mark).filter(|mark| mark.is_recorded()) {
-        let body = body.as_ref().map_or(&b""[..], |body| &body[..]);
         note_client(mark, Way::In, NoteKind::Message, (0, &encode_head(head)), body);
     }
 }

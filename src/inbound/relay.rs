@@ -7,12 +7,14 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 
+use super::access_hook::logged;
 use super::body::{ResponseContent, UnbrokenBody};
 use super::headers::{LAST_EVENT_ID, X_SESSION_ID};
 use super::http::RequestContext;
 use super::relay_trace::relay_span;
 use super::respond::{self, GivenSessionId, Rejection};
 use super::{Inbound, Route};
+use crate::access_log::{AccessEnd, AccessGuard};
 use crate::call::REQUEST_ID;
 use crate::cluster::{BoxedBody, Cluster, RelayOutcome, RelayedRequest};
 use crate::dialect::classify;
@@ -73,7 +75,13 @@ impl RequestContext<'_> {
             peer: self.caller.peer,
             body: self.body.get().cloned().unwrap_or_default(),
         };
-        Ok(match cluster.relay(owner, request).await? {
+        let outcome = cluster.relay(owner, request).await?;
+        if let Some(access) = &self.caller.access
+            && !matches!(outcome, RelayOutcome::NotOwner)
+        {
+            access.note_relayed_to(owner.name());
+        }
+        Ok(match outcome {
             RelayOutcome::Complete(status, headers, body) => {
                 if let Some(spans) = spans {
                     spans.end(status, &body);
@@ -215,6 +223,8 @@ impl Inbound {
         }
         let mut caller = policy.caller(request.identity, &head.headers, request_id, request.peer);
         caller.relay_span = relay_span(&head.headers);
+        caller.access = self.begin_relayed_access(&head, &caller, &request.body);
+        let mut access = AccessGuard::new(caller.access.as_ref());
         let caller = Arc::new(caller);
         let result = match Route::parse(head.uri.path(), policy.public_path()) {
             Some(route) => {
@@ -223,13 +233,19 @@ impl Inbound {
             }
             None => Err(Rejection::NotFound),
         };
-        match result {
-            Ok(response) => Some(response),
-            Err(rejection) => match rejection.relay_target() {
-                Ok(_) => None,
-                Err(rejection) => Some(rejection.respond()),
-            },
-        }
+        let response = match result.map_err(Rejection::relay_target) {
+            Ok(response) => response,
+            Err(Err(rejection)) => rejection.respond(),
+            Err(Ok(_)) => {
+                if let Some(record) = access.record() {
+                    record.note_status(StatusCode::MISDIRECTED_REQUEST.as_u16());
+                    record.note_reason("session_moved");
+                }
+                access.finish(AccessEnd::Answered);
+                return None;
+            }
+        };
+        Some(logged(response, access))
     }
 
     /// Writes a new session to the store, so that other nodes can find it.

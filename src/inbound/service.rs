@@ -159,7 +159,7 @@ impl HttpService for ClientService {
             (Ok(Admission::Answered(_) | Admission::Complete(_) | Admission::Console(..)), Some(record)) => {
                 record.leave_unrecorded();
             }
-            (_, record) => note_request(record, request.head, &body),
+            (_, record) => note_request(record, request.head, body.as_deref().unwrap_or_default()),
         }
         if let (Some(record), Ok(body)) = (access.record(), &body) {
             record.note_received(body.len());

@@ -289,6 +289,17 @@ fn put(ring: &mut Ring, body_limit: u32, mark: Mark, note: &Note<'_>) {
     ring.write(&record, &[head, first, last]);
 }
 
+impl SampleState {
+    /// One of how many calls gets a mark: all up to the rate, of more as many as it. Where more come than in the second
+    /// before, ever fewer do, so that a burst gets no more than twice the rate.
+    fn one_of(self, rate: u32) -> u32 {
+        let expected = self.last.max(rate);
+        let beyond = self.seen.div_ceil(expected).min(MAX_ONE_OF);
+        let one_of = expected.div_ceil(rate).saturating_mul(beyond * beyond).min(MAX_ONE_OF);
+        one_of.next_power_of_two()
+    }
+}
+
 impl Recorder {
     /// A recorder that is off.
     pub fn new() -> Arc<Self> {
@@ -362,14 +373,16 @@ impl Recorder {
         if detail == Detail::Heads as u32 {
             mark |= HEADS_ONLY;
         }
-        if !is_chosen {
-            mark |= SUMMARY_ONLY;
-            self.unmarked.fetch_add(1, Ordering::Relaxed);
+        match is_chosen {
+            false => mark |= SUMMARY_ONLY,
+            // Counted with the one that was chosen, because all workers share the counter.
+            true if one_of > 1 => _ = self.unmarked.fetch_add(u64::from(one_of) - 1, Ordering::Relaxed),
+            true => {}
         }
         Sampled { mark: Mark(mark), one_of }
     }
 
-    /// One of how many calls gets a mark in this second, and whether this one does. The faster calls come, the fewer.
+    /// One of how many calls gets a mark in this second, and whether this one does.
     fn sample(&self) -> (u16, bool) {
         let (second, rate) = (nanos() / 1_000_000_000, self.rate());
         let mut state = SAMPLE.get();
@@ -379,8 +392,7 @@ impl Recorder {
         }
         state.seen += 1;
         SAMPLE.set(state);
-        let busy = state.seen.max(state.last);
-        let one_of = busy.div_ceil(rate).max(1).next_power_of_two().min(MAX_ONE_OF);
+        let one_of = state.one_of(rate);
         (u16::try_from(one_of).unwrap_or(u16::MAX), state.seen.is_multiple_of(one_of))
     }
 
@@ -520,15 +532,27 @@ mod tests {
     }
 
     #[test]
+    fn all_calls_up_to_the_rate_get_a_mark_and_bursts_at_most_twice_as_many() {
+        let marked = |last: u32, calls: u32| {
+            let state = |seen| SampleState { second: 1, seen, last };
+            (1..=calls).filter(|seen| seen.is_multiple_of(state(*seen).one_of(500))).count()
+        };
+        assert_eq!((marked(0, 500), marked(400, 500)), (500, 500));
+        for calls in [1_000, 5_000, 50_000, 500_000] {
+            assert!((500..=1_000).contains(&marked(0, calls)), "a burst of {calls}: {}", marked(0, calls));
+            assert!((122..=500).contains(&marked(calls, calls)), "{calls} in every second: {}", marked(calls, calls));
+        }
+    }
+
+    #[test]
     fn above_the_rate_a_part_of_the_calls_gets_a_mark_and_ends_are_noted_all_the_same() {
         let recorder = Recorder::new();
         recorder.set_rate(10);
         recorder.set_detail(Detail::Bodies);
         let sampled: Vec<Sampled> = (0..1000).map(|_| recorder.begin()).collect();
         let marked = sampled.iter().filter(|sampled| sampled.mark.is_recorded()).count();
-        assert!((10..400).contains(&marked), "{marked}");
+        assert!((10..=40).contains(&marked), "in two seconds at most: {marked}");
         assert!(sampled.iter().all(|sampled| sampled.mark.is_some()));
-        assert!(sampled.iter().any(|sampled| sampled.one_of >= 64), "{:?}", sampled.last());
         recorder.open(100_000, 100);
         let unmarked = sampled.iter().find(|sampled| !sampled.mark.is_recorded()).unwrap().mark;
         note(unmarked, &MESSAGE);

@@ -1,5 +1,7 @@
 //! What is known of a call beside its messages, as it is kept in records: fields of a tag, a length and bytes.
 
+use bytes::Bytes;
+
 /// A field of a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SummaryField {
@@ -49,15 +51,22 @@ pub enum SummaryField {
     Total,
     /// One of how many calls is recorded.
     OneOf,
+    /// The node that served the call for this one.
+    RelayedTo,
+    /// Whether another node relayed the call to this one.
+    Relayed,
 }
+
+/// Bytes of the tag and the length of a field.
+const FIELD_HEAD: usize = 3;
 
 /// The fields of a summary, encoded.
 #[derive(Debug, Default)]
 pub struct SummaryWriter(Vec<u8>);
 
-/// The fields of a summary, read.
+/// The fields of a summary as they were encoded: most are never asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Summary(Vec<(SummaryField, String)>);
+pub struct Summary(Bytes);
 
 impl SummaryWriter {
     /// A writer with room for most summaries.
@@ -84,53 +93,17 @@ impl SummaryWriter {
     }
 }
 
-impl SummaryField {
-    const ALL: [Self; 23] = [
-        Self::Http,
-        Self::Client,
-        Self::Method,
-        Self::Target,
-        Self::RequestId,
-        Self::TraceId,
-        Self::Principal,
-        Self::Group,
-        Self::Session,
-        Self::ClientRevision,
-        Self::ClientTransport,
-        Self::Upstream,
-        Self::ServerRevision,
-        Self::ServerTransport,
-        Self::Leased,
-        Self::Outcome,
-        Self::Reason,
-        Self::ErrorCode,
-        Self::Status,
-        Self::BytesIn,
-        Self::BytesOut,
-        Self::Total,
-        Self::OneOf,
-    ];
-}
-
 impl Summary {
-    /// Reads fields; what is not known is left out.
-    pub fn decode(mut bytes: &[u8]) -> Self {
-        let mut fields = Vec::new();
-        while let [tag, low, high, rest @ ..] = bytes {
-            let Some((text, after)) = rest.split_at_checked(usize::from(u16::from_le_bytes([*low, *high]))) else {
-                break;
-            };
-            if let Some(field) = SummaryField::ALL.get(usize::from(*tag)) {
-                fields.push((*field, String::from_utf8_lossy(text).into_owned()));
-            }
-            bytes = after;
-        }
-        Self(fields)
+    /// Keeps fields; a part of one at the end is left out.
+    pub fn decode(bytes: &[u8]) -> Self {
+        let length = fields(bytes).map(|(_, text)| FIELD_HEAD + text.len()).sum();
+        Self(Bytes::copy_from_slice(&bytes[..length]))
     }
 
     /// The text of a field.
     pub fn get(&self, field: SummaryField) -> Option<&str> {
-        self.0.iter().find(|(found, _)| *found == field).map(|(_, text)| text.as_str())
+        let (_, text) = fields(&self.0).find(|(tag, _)| *tag == field as u8)?;
+        str::from_utf8(text).ok()
     }
 
     /// The number of a field.
@@ -139,15 +112,22 @@ impl Summary {
     }
 }
 
+/// The tag and the bytes of each field.
+fn fields(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let [tag, low, high, rest @ ..] = bytes else { return None };
+        let (text, after) = rest.split_at_checked(usize::from(u16::from_le_bytes([*low, *high])))?;
+        bytes = after;
+        Some((*tag, text))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn fields_are_read_as_they_were_written() {
-        for (n, field) in SummaryField::ALL.into_iter().enumerate() {
-            assert_eq!(field as usize, n);
-        }
         let mut writer = SummaryWriter::new();
         writer.text(SummaryField::Target, "größe\n");
         writer.number(SummaryField::ErrorCode, -32000_i64);

@@ -24,7 +24,7 @@ pub struct RecordedMessage {
     /// The message on the other wire that it became, or was made of.
     pub with: Option<usize>,
     /// The HTTP head, where it has one.
-    pub head: Option<HttpPart>,
+    pub head: Option<RecordedHead>,
     /// Bytes that the message had.
     pub length: usize,
     /// What is kept of it.
@@ -48,6 +48,13 @@ pub enum MessageForm {
     Status,
     /// Something else.
     Other,
+}
+
+/// The HTTP head of a message as it was noted. It is read where it is shown; rows of calls do without.
+#[derive(Debug, Clone)]
+pub struct RecordedHead {
+    status: u16,
+    text: Bytes,
 }
 
 /// The HTTP head of a message.
@@ -182,19 +189,22 @@ fn message(record: &StoredRecord, form: MessageForm, method: String, text: Bytes
         form,
         method,
         with: None,
-        head: HttpPart::read(record),
+        head: RecordedHead::of(record),
         length: record.length,
         text,
     }
 }
 
-impl HttpPart {
-    fn read(record: &StoredRecord) -> Option<Self> {
-        if record.head.is_empty() && record.status == 0 {
-            return None;
-        }
-        let text = String::from_utf8_lossy(&record.head);
-        let mut part = Self { status: (record.status != 0).then_some(record.status), ..Self::default() };
+impl RecordedHead {
+    fn of(record: &StoredRecord) -> Option<Self> {
+        let is_there = !record.head.is_empty() || record.status != 0;
+        is_there.then(|| Self { status: record.status, text: record.head.clone() })
+    }
+
+    /// The status, the verb and path, and the fields.
+    pub fn read(&self) -> HttpPart {
+        let text = String::from_utf8_lossy(&self.text);
+        let mut part = HttpPart { status: (self.status != 0).then_some(self.status), ..HttpPart::default() };
         for line in text.lines() {
             match line.split_once(": ") {
                 Some((name, value)) => part.headers.push((name.to_owned(), value.to_owned())),
@@ -204,7 +214,7 @@ impl HttpPart {
                 }
             }
         }
-        Some(part)
+        part
     }
 }
 

@@ -1,5 +1,6 @@
 //! Recorded calls: what the [recorder](crate::recorder) noted, put together by call, and made fit to be shown.
 
+mod call_row;
 mod changes;
 mod export;
 mod filter;
@@ -11,10 +12,11 @@ mod service;
 mod store;
 mod time_parts;
 
+pub use call_row::CallRow;
 pub use changes::{ChangeKind, MessageChange, changes_of};
 pub use export::{ExportForm, export};
 pub use filter::CallFilter;
-pub use messages::{HttpPart, MessageForm, RecordedMessage, messages_of};
+pub use messages::{HttpPart, MessageForm, RecordedHead, RecordedMessage, messages_of};
 pub use redaction::{MASK, RedactionRules, ShownText, hide_in_text, shape_of, shortened, shown_header, shown_path};
 pub use row::{BodyAccess, RowMaker, decode_number, encode_number, shown_text};
 pub use service::{BodyRule, CallLog, RecordMode, RecordingSettings, RecordingState, RowEvents, ViewerGuard};

@@ -1,7 +1,10 @@
 //! Calls as the API shows them: rows, and one call with its messages.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
+use super::call_row::{CallRow, RowBytes, RowClient, RowError, RowServer, RowTime};
 use super::changes::changes_of;
 use super::messages::{MessageForm, RecordedMessage, messages_of};
 use super::redaction::{RedactionRules, hide_in_text, shape_of, shown_header, shown_path};
@@ -9,6 +12,7 @@ use super::store::StoredCall;
 use super::time_parts::TimeParts;
 use crate::dialect::{Revision, bridge_of, describe_translation};
 use crate::line_log::push_rfc3339;
+use crate::protocol::Raw;
 use crate::recorder::{Clock, SummaryField, Way, Wire};
 
 /// What a row is made with.
@@ -66,11 +70,16 @@ impl RowMaker {
     }
 
     /// The row of a call.
-    pub fn row(&self, call: &StoredCall, bodies: BodyAccess) -> Value {
+    pub fn row<'c>(&'c self, call: &'c StoredCall, bodies: BodyAccess) -> CallRow<'c> {
         self.row_with(call, &messages_of(call), bodies)
     }
 
-    fn row_with(&self, call: &StoredCall, messages: &[RecordedMessage], bodies: BodyAccess) -> Value {
+    /// The row of a call, for filters.
+    pub fn row_value(&self, call: &StoredCall, bodies: BodyAccess) -> Value {
+        serde_json::to_value(self.row(call, bodies)).unwrap_or_default()
+    }
+
+    fn row_with<'c>(&'c self, call: &'c StoredCall, messages: &[RecordedMessage], bodies: BodyAccess) -> CallRow<'c> {
         let field = |field| call.field(field);
         let last = messages.iter().rev().find(|one| one.wire == Wire::Client && one.way == Way::Out);
         let is_parked = last.is_some_and(|one| one.form == MessageForm::InputRequired);
@@ -84,42 +93,49 @@ impl RowMaker {
             Some(_) => Some("waiting"),
             None => None,
         };
-        let client_revision = field(SummaryField::ClientRevision);
         let server = self.server(call, messages);
         let (client, version) = field(SummaryField::Client).map_or((None, None), |text| match text.rsplit_once('/') {
             Some((name, version)) => (Some(name), Some(version)),
             None => (Some(text), None),
         });
         let sum = |wanted| -> u64 { call.ends.iter().filter_map(|(_, end)| end.number::<u64>(wanted)).sum() };
-        let rounds = messages.iter().map(|message| message.round).max().unwrap_or(1);
-        json!({
-            "id": self.id(call.number),
-            "at": self.time(call.started()),
-            "node": self.node,
-            "group": field(SummaryField::Group),
-            "client": {
-                "name": client, "version": version, "revision": client_revision,
-                "transport": field(SummaryField::ClientTransport).unwrap_or("http"),
-                "caller": field(SummaryField::Principal).unwrap_or("unknown"), "session": field(SummaryField::Session),
+        let one_of = call.ends.first().and_then(|(_, end)| end.number::<u16>(SummaryField::OneOf));
+        CallRow {
+            id: self.id(call.number),
+            at: self.time(call.started()),
+            node: &self.node,
+            group: field(SummaryField::Group),
+            client: RowClient {
+                name: client,
+                version,
+                revision: field(SummaryField::ClientRevision),
+                transport: field(SummaryField::ClientTransport).unwrap_or("http"),
+                caller: field(SummaryField::Principal).unwrap_or("unknown"),
+                session: field(SummaryField::Session),
             },
-            "method": self.method(call, messages),
-            "name": field(SummaryField::Target).map(|name| hide_in_text(name).into_owned()),
-            "server": server,
-            "bridge": self.bridge(call, &server),
-            "rounds": rounds,
-            "outcome": outcome,
-            "error": self.error(call, is_done),
-            "took_us": micros(took),
-            "time": {
-                "rialto_us": micros(parts.rialto), "open_us": micros(parts.open),
-                "server_us": micros(parts.server), "client_us": micros(parts.client),
+            method: self.method(call, messages),
+            name: field(SummaryField::Target).map(hide_in_text),
+            bridge: self.bridge(call, server.as_ref()),
+            server,
+            rounds: messages.iter().map(|message| message.round).max().unwrap_or(1),
+            outcome,
+            error: self.error(call, is_done),
+            took_us: micros(took),
+            time: RowTime {
+                rialto_us: micros(parts.rialto),
+                open_us: micros(parts.open),
+                server_us: micros(parts.server),
+                client_us: micros(parts.client),
             },
-            "bytes": { "asked": sum(SummaryField::BytesIn), "answered": sum(SummaryField::BytesOut) },
-            "bodies": bodies_word(messages, bodies),
-            "one_of": call.ends.first().and_then(|(_, end)| end.number::<u16>(SummaryField::OneOf)).unwrap_or(1).max(1),
-            "kept": call.is_kept,
-            "done": is_done,
-        })
+            bytes: RowBytes { asked: sum(SummaryField::BytesIn), answered: sum(SummaryField::BytesOut) },
+            bodies: bodies_word(messages, bodies),
+            one_of: one_of.unwrap_or(1).max(1),
+            request: field(SummaryField::RequestId),
+            relayed_to: field(SummaryField::RelayedTo),
+            relayed: field(SummaryField::Relayed).is_some(),
+            kept: call.is_kept,
+            done: is_done,
+        }
     }
 
     fn time(&self, nanos: u64) -> String {
@@ -131,30 +147,32 @@ impl RowMaker {
     }
 
     /// The method: that of the message, or the HTTP verb where none was read.
-    fn method(&self, call: &StoredCall, messages: &[RecordedMessage]) -> String {
+    fn method<'c>(&self, call: &'c StoredCall, messages: &[RecordedMessage]) -> Cow<'c, str> {
+        if let Some(known) = call.field(SummaryField::Method) {
+            return Cow::Borrowed(known);
+        }
         let read = messages.iter().find(|one| one.wire == Wire::Client && one.way == Way::In && !one.method.is_empty());
-        let known = call.field(SummaryField::Method).map(str::to_owned);
         let http = || call.field(SummaryField::Http).map(shown_path);
         // A stream that is still open has no summary.
-        let head = || messages.first()?.head.as_ref()?.target.as_ref();
-        let open = || head().map(|(verb, path)| format!("{verb} {}", shown_path(path)));
-        known.or_else(|| read.map(|one| one.method.clone())).or_else(http).or_else(open).unwrap_or_default()
+        let head = || messages.first()?.head.as_ref()?.read().target;
+        let open = || head().map(|(verb, path)| format!("{verb} {}", shown_path(&path)));
+        Cow::Owned(read.map(|one| one.method.clone()).or_else(http).or_else(open).unwrap_or_default())
     }
 
-    fn server(&self, call: &StoredCall, messages: &[RecordedMessage]) -> Value {
-        let Some(name) = call.field(SummaryField::Upstream) else { return Value::Null };
+    fn server<'c>(&self, call: &'c StoredCall, messages: &[RecordedMessage]) -> Option<RowServer<'c>> {
+        let name = call.field(SummaryField::Upstream)?;
         let sent = messages.iter().find(|one| one.wire == Wire::Server && one.form == MessageForm::Request);
         let own = sent.and_then(|one| {
-            let message: Value = serde_json::from_slice(&one.text).ok()?;
-            let params = message.get("params")?;
-            let target = params.get("name").or_else(|| params.get("uri"))?;
-            target.as_str().map(|own| hide_in_text(own).into_owned())
+            let params = Raw::parse(&one.text).ok()?.get("params")?;
+            let [name, uri] = params.pick(["name", "uri"]);
+            name.or(uri)?.text().map(|own| hide_in_text(&own).into_owned())
         });
-        json!({
-            "name": name, "own": own,
-            "revision": call.field(SummaryField::ServerRevision),
-            "transport": call.field(SummaryField::ServerTransport).unwrap_or("http"),
-            "leased": call.field(SummaryField::Leased).is_some(),
+        Some(RowServer {
+            name,
+            own,
+            revision: call.field(SummaryField::ServerRevision),
+            transport: call.field(SummaryField::ServerTransport).unwrap_or("http"),
+            leased: call.field(SummaryField::Leased).is_some(),
         })
     }
 
@@ -163,17 +181,15 @@ impl RowMaker {
         revision(SummaryField::ClientRevision).zip(revision(SummaryField::ServerRevision))
     }
 
-    fn bridge(&self, call: &StoredCall, server: &Value) -> &'static str {
-        let is_renamed = server["own"].as_str().is_some_and(|own| Some(own) != call.field(SummaryField::Target));
+    fn bridge(&self, call: &StoredCall, server: Option<&RowServer<'_>>) -> &'static str {
+        let own = server.and_then(|server| server.own.as_deref());
+        let is_renamed = own.is_some_and(|own| Some(own) != call.field(SummaryField::Target));
         Self::revisions(call).map_or("none", |(client, server)| bridge_of(client, server, is_renamed))
     }
 
-    fn error(&self, call: &StoredCall, is_done: bool) -> Value {
-        let Some((_, end)) = call.last_end().filter(|_| is_done) else { return Value::Null };
-        let outcome = end.get(SummaryField::Outcome).unwrap_or("ok");
-        if outcome == "ok" {
-            return Value::Null;
-        }
+    fn error(&self, call: &StoredCall, is_done: bool) -> Option<RowError> {
+        let (_, end) = call.last_end().filter(|_| is_done)?;
+        let outcome = end.get(SummaryField::Outcome).filter(|outcome| *outcome != "ok")?;
         let status: Option<u16> = end.number(SummaryField::Status);
         let phrase = status.and_then(|status| http::StatusCode::from_u16(status).ok()?.canonical_reason());
         let message = match (end.get(SummaryField::Reason), outcome) {
@@ -185,13 +201,13 @@ impl RowMaker {
             (None, "error") => "the server answered with an error".to_owned(),
             (None, other) => other.to_owned(),
         };
-        json!({ "code": end.number::<i64>(SummaryField::ErrorCode), "status": status, "message": message })
+        Some(RowError { code: end.number(SummaryField::ErrorCode), status, message })
     }
 
     /// A call with its messages and what was changed.
     pub fn detail(&self, call: &StoredCall, bodies: BodyAccess) -> Value {
         let messages = messages_of(call);
-        let mut row = self.row_with(call, &messages, bodies);
+        let mut row = serde_json::to_value(self.row_with(call, &messages, bodies)).unwrap_or_default();
         let requests: Vec<&str> = call.ends.iter().filter_map(|(_, end)| end.get(SummaryField::RequestId)).collect();
         row["requests"] = requests.into();
         row["trace"] = call.field(SummaryField::TraceId).into();
@@ -211,6 +227,7 @@ impl RowMaker {
 
     fn message(&self, call: &StoredCall, (n, one): (usize, &RecordedMessage), bodies: BodyAccess) -> Value {
         let http = one.head.as_ref().map(|head| {
+            let head = head.read();
             let headers: Vec<[String; 2]> =
                 head.headers.iter().map(|(name, value)| [name.clone(), shown_header(name, value)]).collect();
             let (verb, path) = head.target.clone().map_or((None, None), |(verb, path)| (Some(verb), Some(path)));

@@ -77,8 +77,8 @@ pub trait RowEvents: Send + Sync {
     /// Whether anybody wants rows.
     fn is_watched(&self) -> bool;
 
-    /// A call has another row.
-    fn changed(&self, call: &StoredCall, rows: &RowMaker);
+    /// Calls have other rows.
+    fn changed(&self, calls: &[StoredCall], rows: RowMaker);
 
     /// A call is no more.
     fn gone(&self, id: &str);
@@ -259,7 +259,6 @@ impl CallLog {
             return;
         }
         let limit = self.settings.read().bytes / 4 * 3;
-        let rows = self.rows(String::new());
         let (changed, gone) = {
             let mut store = self.store.lock();
             let changes = store.add(&collected, limit);
@@ -273,8 +272,8 @@ impl CallLog {
         for number in gone {
             events.gone(&super::row::encode_number(number));
         }
-        for call in &changed {
-            events.changed(call, &rows);
+        if !changed.is_empty() {
+            events.changed(&changed, self.rows(String::new()));
         }
     }
 

@@ -37,7 +37,7 @@ impl ClientSink for Session {
     }
 
     fn log_tag(&self) -> Option<String> {
-        Some(self.id.log_tag().to_string())
+        Some(self.tag().to_string())
     }
 
     fn level(&self) -> Option<Level> {

@@ -78,6 +78,8 @@ struct SessionShared {
 #[derive(Debug)]
 pub struct Session {
     id: SessionId,
+    /// What stands for the id in logs: a hash, made when it is first needed.
+    tag: OnceLock<Arc<str>>,
     identity: Arc<Identity>,
     /// Who the last request was from, if its credential said something else than the one that opened the session.
     latest_identity: ArcSwapOption<Identity>,
@@ -186,6 +188,11 @@ impl fmt::Display for BeginCallError {
 // === impl Session ===
 
 impl Session {
+    /// What stands for the id in logs.
+    pub fn tag(&self) -> &Arc<str> {
+        self.tag.get_or_init(|| self.id.log_tag().to_string().into())
+    }
+
     /// The session id.
     pub fn id(&self) -> SessionId {
         self.id

@@ -180,6 +180,7 @@ impl Sessions {
         let session = Arc::new_cyclic(|weak_self| Session {
             id,
             identity: owner.identity,
+            tag: OnceLock::new(),
             latest_identity: ArcSwapOption::empty(),
             group: owner.group,
             client,

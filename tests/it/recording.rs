@@ -1,7 +1,7 @@
 //! Recorded calls: what has a row, what is shown of it, and what recording leaves behind.
 
 mod replayed;
-mod rows;
+pub mod rows;
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn rows(rialto: &Rialto, query: &str, count: usize) -> Vec<Value> {
     loop {
         let maker = calls.rows("node".to_owned());
         let all = calls.newest(u64::MAX, |_| true, 10_000);
-        let rows = all.iter().map(|call| maker.row(call, BodyAccess::Shapes));
+        let rows = all.iter().map(|call| maker.row_value(call, BodyAccess::Shapes));
         let rows: Vec<Value> = rows.filter(|row| row["done"] == true && filter.matches(row)).collect();
         if rows.len() >= count {
             return rows;

@@ -40,7 +40,7 @@ impl RowEvents for NoEvents {
         false
     }
 
-    fn changed(&self, _: &StoredCall, _: &RowMaker) {}
+    fn changed(&self, _: &[StoredCall], _: RowMaker) {}
 
     fn gone(&self, _: &str) {}
 

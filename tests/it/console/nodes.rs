@@ -5,29 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rialto::console::Topic;
+use rialto::gateway::{DEFAULT_GROUP, GatewayConfig, GroupConfig};
 use rialto::store::{ClusterStore, MemoryStore};
 use serde_json::{Value, json};
 
-use super::{asked, get};
+use super::{asked, get, wait};
 use crate::cluster::{node, node_with};
-use crate::harness::{Events, Rialto, TEST_TIMEOUT, until};
+use crate::harness::{Events, Rialto, TEST_TIMEOUT, request, until};
+use crate::recording::rows::spec;
+use crate::scripted_server::{ScriptedServer, ServerTransport};
 
 async fn call(rialto: &Rialto, symbol: &str) {
     let params = json!({ "name": "getElement", "arguments": { "name": symbol } });
     assert_eq!(rialto.modern("tools/call", params).status().await, 200);
-}
-
-/// Waits for an answer that is as it should be.
-async fn wait(rialto: &Rialto, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
-    loop {
-        let answer = get(rialto, path).await;
-        if holds(&answer) {
-            return answer;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{path}: {answer:#}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 fn nodes_of(page: &Value) -> BTreeSet<String> {
@@ -191,4 +181,57 @@ async fn questions_and_figures_of_all_nodes_are_gathered() {
     assert_eq!(get(&a, "questions?node=all").await["away"], json!([]));
     let page = get(&a, "sessions?node=all&limit=1").await;
     assert_eq!(page["next"], Value::Null, "{page}");
+}
+
+/// A call that comes to a node that does not own its session is in the rings of both: that of the client's node says
+/// where it went, and that of the owner has both wires.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relayed_call_is_recorded_at_both_of_its_nodes() {
+    let store: Arc<dyn ClusterStore> = MemoryStore::new();
+    let server = ScriptedServer::start("db", ServerTransport::Http).await;
+    let start = async |name| {
+        let group = GroupConfig::new(DEFAULT_GROUP, [Arc::from("db")]);
+        let config = GatewayConfig { upstreams: vec![spec(&server)], groups: vec![group] };
+        let rialto = node_with(&store, name, |settings| settings.gateway = config).await;
+        rialto.inbound.calls.wait_until_on().await;
+        rialto
+    };
+    let (a, b) = (start("a").await, start("b").await);
+    let session = a.open("2025-11-25").await;
+    let echo = |id| request(id, "tools/call", json!({ "name": "echo", "arguments": { "word": "via-b" } }));
+    let (_, answer) = session.at_node(&b).post(&echo(7)).answer().await;
+    assert!(answer["result"].is_object(), "{answer}");
+    let calls = |page: &Value| -> Vec<Value> {
+        let items = page["items"].as_array().unwrap().iter();
+        items.filter(|row| row["method"] == "tools/call" && row["done"] == true).cloned().collect()
+    };
+    let page = wait(&a, "calls?node=all", |page| calls(page).len() == 2).await;
+    let of_node = |name: &str| calls(&page).into_iter().find(|row| row["node"] == name).unwrap();
+    let (owner, front) = (of_node("a"), of_node("b"));
+    assert_eq!((&front["relayed_to"], &front["relayed"], &front["server"]), (&json!("a"), &json!(false), &Value::Null));
+    assert_eq!((&owner["relayed_to"], &owner["relayed"]), (&Value::Null, &json!(true)));
+    assert_eq!((&owner["server"]["name"], &owner["client"]["revision"]), (&json!("db"), &json!("2025-11-25")));
+    assert!(owner["request"].is_string() && owner["request"] == front["request"], "{owner}\n{front}");
+    for row in [&owner, &front] {
+        assert_eq!(
+            (&row["outcome"], &row["name"], &row["error"]),
+            (&json!("ok"), &json!("echo"), &Value::Null),
+            "{row}"
+        );
+    }
+    let wires = async |row: &Value| -> BTreeSet<String> {
+        let opened = get(&b, &format!("calls/{}", row["id"].as_str().unwrap())).await;
+        let messages = opened["messages"].as_array().unwrap().iter();
+        messages.map(|one| format!("{} {}", one["wire"].as_str().unwrap(), one["way"].as_str().unwrap())).collect()
+    };
+    let [client_in, client_out, server_in, server_out] =
+        ["client in", "client out", "server in", "server out"].map(str::to_owned);
+    assert_eq!(wires(&front).await, BTreeSet::from([client_in.clone(), client_out.clone()]));
+    assert_eq!(wires(&owner).await, BTreeSet::from([client_in, client_out, server_in, server_out]));
+
+    // One that the owner's node got itself was relayed by nobody.
+    let (_, answer) = session.post(&echo(8)).answer().await;
+    assert!(answer["result"].is_object(), "{answer}");
+    let page = wait(&a, "calls", |page| calls(page).len() == 2).await;
+    assert_eq!(calls(&page)[0]["relayed"], false, "{page:#}");
 }

@@ -1,7 +1,5 @@
 //! What operators do and see: each act is said aloud, and what they are shown of calls, questions, times and streams.
 
-use std::time::Duration;
-
 use rialto::gateway::{DEFAULT_GROUP, GatewayConfig, GroupConfig};
 use rialto::policy::{ConsoleAccess, OperatorRight, OperatorTokens};
 use rialto::recording::RecordMode;
@@ -9,22 +7,9 @@ use rialto::upstream::{SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 
 use super::privacy::Gateway;
-use super::{DOCUMENT, asked, get, mistakes, post};
+use super::{DOCUMENT, asked, get, mistakes, post, wait};
 use crate::harness::{HttpRequest, Rialto, TEST_TIMEOUT, call, initialize, modern, notification, until};
 use crate::scripted_server::{ScriptedServer, ServerTransport};
-
-/// Waits for an answer that is as it should be.
-async fn wait(rialto: &Rialto, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
-    loop {
-        let answer = get(rialto, path).await;
-        if holds(&answer) {
-            return answer;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{path}: {answer:#}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 async fn serving(server: &ScriptedServer, change: impl FnOnce(&mut rialto::app::AppSettings)) -> Rialto {
     let spec = UpstreamSpec::new(&server.name, SpecKind::Target(server.target()));
@@ -202,7 +187,7 @@ async fn the_time_of_a_call_is_told_by_its_parts() {
         let is_call = |call: &rialto::recording::StoredCall| !call.ends.is_empty();
         until("it is recorded", || calls.newest(u64::MAX, is_call, 9).len() == 1).await;
         let recorded = calls.newest(u64::MAX, is_call, 1).remove(0);
-        let row = calls.rows("node".to_owned()).row(&recorded, rialto::recording::BodyAccess::Shapes);
+        let row = calls.rows("node".to_owned()).row_value(&recorded, rialto::recording::BodyAccess::Shapes);
         let part = |name: &str| row["time"][name].as_u64().unwrap();
         let what = format!("{transport:?}, bodies {bodies}: {row:#}");
         assert!(part("server_us") >= 120_000, "{what}");
