@@ -128,31 +128,35 @@ export function signedOut(why) {
 /** @param {string} path @param {Record<string, any>} [query] @param {AbortSignal} [abort] @returns {Promise<any>} */
 export const get = async (path, query, abort) => (await request(path, { query, signal: abort })).json();
 
-/** @param {string} method @param {string} path @param {any} [body] @param {Record<string, string>} [headers] @returns {Promise<any>} */
-export async function send(method, path, body, headers) {
-    const response = await request(path, { method, body, headers });
+/** @param {string} method @param {string} path @param {any} [body] @param {{ headers?: Record<string, string>, query?: Record<string, any> }} [of] @returns {Promise<any>} */
+export async function send(method, path, body, of = {}) {
+    const response = await request(path, { method, body, ...of });
     const text = await response.text();
     return text ? JSON.parse(text) : null;
 }
 
-/** @param {string} path @param {Record<string, any>} [query] @param {number} [most] All pages of a list, up to a bound. */
-export async function getAll(path, query = {}, most = 2000) {
-    /** @type {any[]} */
-    const items = [];
+/** @param {string} path @param {Record<string, any>} [query] @param {number} [most] All pages of a list, up to a bound, and nodes that did not answer. */
+export async function getPages(path, query = {}, most = 2000) {
+    const [items, away] = /** @type {[any[], { node: string, since: string | null }[]]} */ ([[], []]);
     let cursor = null;
     do {
         const page = /** @type {any} */ (await get(path, { limit: 500, ...query, cursor }));
         items.push(...page.items);
+        away.push(...(page.away ?? []));
         cursor = page.next;
     } while (cursor && items.length < most);
-    return items;
+    return { items, away };
 }
+
+/** @param {string} path @param {Record<string, any>} [query] @returns {Promise<any[]>} All pages of a list, up to a bound. */
+export const getAll = async (path, query) => (await getPages(path, query)).items;
 
 /**
  * Loads what a page shows, again when `inputs` change or `reload` is called. What was there stays while an error is told.
  * @template T @param {() => Promise<T>} load @param {readonly unknown[]} inputs
+ * @param {unknown} [again] Loads again when it changes, too; what was there stays meanwhile.
  */
-export function useLoaded(load, inputs) {
+export function useLoaded(load, inputs, again) {
     const state = useSignal({
         data: /** @type {T | null} */ (null),
         error: /** @type {ApiError | null} */ (null),
@@ -176,6 +180,11 @@ export function useLoaded(load, inputs) {
             turn.current++;
         };
     }, inputs);
+    const isFirst = useRef(true);
+    useEffect(() => {
+        if (!isFirst.current) reload();
+        isFirst.current = false;
+    }, [again]);
     const { data, error, at, loading } = state.value;
     const update = (/** @type {(data: T) => T} */ change) => {
         const now = state.peek();

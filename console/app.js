@@ -17,7 +17,9 @@ import { Traffic } from './pages/traffic.js';
 import { Try } from './pages/try.js';
 import { ActError, Dot, Empty, ErrorStrip } from './parts/common.js';
 import { Confirm, KeysDialog } from './parts/dialog.js';
+import { startFocus } from './parts/focus.js';
 import { Brand, Icon } from './parts/icons.js';
+import { nodes, noteNodes } from './parts/nodes.js';
 import { Palette } from './parts/palette.js';
 import { clock, since } from './pure/time.js';
 import { counts, me, nextTheme, overlay, paused, route, signInReason, spoken, toast } from './state.js';
@@ -57,18 +59,21 @@ async function loadMe() {
 
 /** Counts beside the navigation, of what is cheap to ask. */
 async function loadCounts() {
-    const size = async (/** @type {string} */ path) =>
-        (await get(path, { limit: 500 }).catch(() => ({ items: [] }))).items.length;
-    const [servers, groups, sessions, questions, nodes] = await Promise.all(
-        ['servers', 'groups', 'sessions', 'questions', 'nodes'].map(size)
-    );
+    const size = async (/** @type {string} */ path, node = /** @type {string | null} */ (null)) =>
+        (await get(path, { limit: 500, node }).catch(() => ({ items: [] }))).items.length;
+    const [servers, groups, sessions, questions] = await Promise.all([
+        ...['servers', 'groups'].map(path => size(path)),
+        ...['sessions', 'questions'].map(path => size(path, me.value?.clustered ? 'all' : null))
+    ]);
+    const { items } = await get('nodes').catch(() => ({ items: [] }));
+    noteNodes(items);
     const config = await get('config').catch(() => ({ problems: [] }));
     counts.value = {
         servers,
         groups,
         sessions,
         questions,
-        cluster: nodes > 1 ? nodes : 0,
+        cluster: items.length > 1 ? items.length : 0,
         config: config.problems?.length ?? 0
     };
 }
@@ -149,18 +154,31 @@ function Guarded({ place }) {
     return html`<${place.view} Page=${Page} />`;
 }
 
+/** What is seen until it is known who is signed in, like what index.html begins with. */
+const EmptyFrame =
+    () => html`<div class="app"><nav class="side" aria-label="Console"><span class="brand"><${Brand} />Rialto</span></nav>
+    <main class="main"><div class="top"></div></main></div>`;
+
 function App() {
     useLive([], {
         attention: () => {},
         server: () => loadCounts(),
         reload: () => loadCounts(),
-        question: () => loadCounts()
+        question: () => loadCounts(),
+        node: (/** @type {any} */ row) => {
+            const isNew = !nodes.peek().has(row.name);
+            noteNodes([row]);
+            if (isNew) loadCounts();
+        }
     });
     useEffect(() => {
         if (me.value) loadCounts();
     }, [me.value]);
     if (signInReason.value !== null) return html`<${SignIn} signedIn=${loadMe} />`;
-    if (!me.value) return startError.value ? html`<${ErrorStrip} error=${startError.value} retry=${loadMe} />` : null;
+    if (!me.value)
+        return startError.value
+            ? html`<${ErrorStrip} error=${startError.value} retry=${loadMe} />`
+            : html`<${EmptyFrame} />`;
     const id = route.value.parts[0] ?? '';
     const place = id === CALL.id ? CALL : PLACES.find(item => typeof item !== 'string' && item.id === id);
     return html`<a class="skip" href="#main" onClick=${(/** @type {Event} */ event) => {
@@ -180,6 +198,9 @@ function App() {
 await findKey();
 watchForKeys(loadMe);
 startKeys();
+startFocus();
 startLive();
-render(html`<${App} />`, /** @type {Element} */ (document.getElementById('console')));
+const root = /** @type {Element} */ (document.getElementById('console'));
+root.replaceChildren();
+render(html`<${App} />`, root);
 await loadMe();

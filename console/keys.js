@@ -1,7 +1,7 @@
 // Keys. Each page adds its own while it is shown; the last one added is asked first.
 
 import { nextTheme, overlay, paused, say, singleKeys, go } from './state.js';
-import { useEffect } from './ui.js';
+import { useLayoutEffect } from './ui.js';
 
 /** @typedef {{ keys: Record<string, (event: KeyboardEvent) => void | boolean>, about: [string, string][] }} KeyMap */
 
@@ -117,7 +117,8 @@ export const startKeys = () => document.addEventListener('keydown', onKey);
 
 /** @param {Record<string, (event: KeyboardEvent) => void | boolean>} keys @param {[string, string][]} about */
 export function useKeys(keys, about = []) {
-    useEffect(() => {
+    // Before the page is painted: whatever one sees can be acted on at once.
+    useLayoutEffect(() => {
         const map = { keys, about };
         maps.push(map);
         return () => {

@@ -2,9 +2,9 @@
 
 import { ApiError, asApiError, currentKey, request } from './api.js';
 import { me } from './state.js';
-import { batch, effect, signal, useEffect } from './ui.js';
+import { batch, effect, signal, useEffect, useRef } from './ui.js';
 
-/** @typedef {{ topics: string[], q?: string, on: Record<string, (data: any) => void> }} Wish */
+/** @typedef {{ topics: string[], q?: string, node?: string | null, on: Record<string, (data: any) => void> }} Wish */
 
 /** State of the stream: `since` is when it was lost, `retry` when it is tried again. */
 export const stream = signal({
@@ -19,7 +19,7 @@ export const HIDDEN_TIMEOUT = 30_000;
 /** The stream is taken for lost when nothing, not even a beat, came for this long. */
 const SILENCE_TIMEOUT = 25_000;
 const MAX_BACKOFF = 15_000;
-/** Needed by the frame on every page. */
+/** Needed by the frame on every page; `node` in a cluster only. */
 const FRAME_TOPICS = ['attention', 'server', 'reload'];
 
 /** @type {Set<Wish>} */
@@ -30,22 +30,30 @@ const asleep = signal(false);
 export const resynced = signal(0);
 
 function publish() {
-    const topics = new Set(FRAME_TOPICS);
-    let q = '';
+    const topics = new Set(me.peek()?.clustered ? [...FRAME_TOPICS, 'node'] : FRAME_TOPICS);
+    let [q, isOfOthers] = ['', false];
     for (const wish of wishes) {
         for (const topic of wish.topics) topics.add(topic);
         q ||= wish.q ?? '';
+        // Events of one other node come with those of all.
+        isOfOthers ||= Boolean(wish.node && wish.node !== me.peek()?.node);
     }
     const query = new URLSearchParams({ topics: [...topics].sort().join(',') });
     if (q && topics.has('call')) query.set('q', q);
+    if (isOfOthers) query.set('node', 'all');
     wanted.value = query.toString();
 }
 
-/** @param {string[]} topics @param {Record<string, (data: any) => void>} on Handlers by name of event. @param {string} [q] */
-export function useLive(topics, on, q = '') {
+/**
+ * @param {string[]} topics @param {Record<string, (data: any) => void>} on Handlers by name of event.
+ * @param {{ q?: string, node?: string | null }} [of] Which calls, and whether events of other nodes are wanted, too.
+ */
+export function useLive(topics, on, { q = '', node = null } = {}) {
     const names = topics.join();
+    const own = useRef(/** @type {Wish | null} */ (null));
     useEffect(() => {
-        const wish = { topics, q, on };
+        const wish = { topics, q, node, on };
+        own.current = wish;
         wishes.add(wish);
         publish();
         return () => {
@@ -53,11 +61,16 @@ export function useLive(topics, on, q = '') {
             // A page that follows takes the stream over where it asks for the same.
             queueMicrotask(publish);
         };
-    }, [names, q]);
+    }, [names, q, node]);
     useEffect(() => {
-        for (const wish of wishes) if (wish.topics.join() === names && (wish.q ?? '') === q) wish.on = on;
+        if (own.current) own.current.on = on;
     });
 }
+
+/** @param {string} topic @param {() => void} act @returns {(data: any) => void} Acts when something of a topic is no more. */
+export const goneOf = (topic, act) => data => {
+    if (data.topic === topic) act();
+};
 
 /** @param {string} name @param {any} data */
 function hand(name, data) {

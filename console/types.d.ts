@@ -329,6 +329,9 @@ export interface components {
             };
             bodies: "whole" | "cut" | "shape" | "none";
             one_of: number;
+            request: string | null;
+            relayed_to: string | null;
+            relayed: boolean;
             kept: boolean;
             done: boolean;
         };
@@ -553,6 +556,9 @@ export interface components {
             };
             bodies: "whole" | "cut" | "shape" | "none";
             one_of: number;
+            request: string | null;
+            relayed_to: string | null;
+            relayed: boolean;
             kept: boolean;
             done: boolean;
             requests: (string)[];

@@ -19,7 +19,7 @@ function kindOf(cell) {
 
 /** @param {{ Page: any }} props */
 export function Bridge({ Page }) {
-    const loaded = useLoaded(() => get('bridge'), [resynced.value]);
+    const loaded = useLoaded(() => get('bridge'), [], resynced.value);
     const reload = () => {
         if (!paused.peek()) loaded.reload();
     };
@@ -85,8 +85,10 @@ function Check() {
     const [text, setText] = useState('');
     const [found, setFound] = useState('');
     const [busy, setBusy] = useState(false);
+    const isIdle = !busy && text.trim() !== '';
     const submit = async (/** @type {Event} */ event) => {
         event.preventDefault();
+        if (!isIdle) return;
         setBusy(true);
         const target = /^[a-z]+:\/\//iu.test(text) ? { url: text.trim() } : { server: text.trim() };
         const said = await attempt(() => send('POST', 'probe', target));
@@ -98,6 +100,6 @@ function Check() {
         <label for="probe">Address or name</label>
         <input id="probe" type="text" class="mono why-name" spellcheck="false" value=${text}
         onInput=${(/** @type {any} */ event) => setText(event.target.value)} placeholder="https://…/mcp, or the name of a server" />
-        <button type="submit" class="btn" disabled=${busy || !text.trim()}>${busy ? 'Asking' : 'Check'}</button></form>
+        <button type="submit" class="btn" aria-disabled=${isIdle ? undefined : 'true'}>${busy ? 'Asking' : 'Check'}</button></form>
         <div aria-live="polite">${found && html`<${TextBlock} text=${found} label="What was found out" />`}</div></div></section>`;
 }

@@ -28,7 +28,8 @@ export function CallView({ id, close, whole = false }) {
     const changed = (/** @type {any} */ row) => {
         if (row.id === id) loaded.reload();
     };
-    useLive(['call'], { call: changed }, whole ? `id:${id}` : (route.value.query.get('q') ?? ''));
+    const q = whole ? `id:${id}` : (route.value.query.get('q') ?? '');
+    useLive(['call'], { call: changed }, { q, node: nodeOfCall(id) });
     const call = /** @type {Call | null} */ (loaded.data);
     const chosen = route.value.query.get('tab') ?? 'wires';
     useCallKeys(id, call, close, whole);
@@ -105,7 +106,8 @@ function Ends({ call }) {
         transportName(client.transport),
         call.group && `group ${call.group}`,
         client.caller && `caller ${client.caller}`,
-        client.session && `session ${client.session}`
+        client.session && `session ${client.session}`,
+        call.relayed && 'relayed by another node'
     ]
         .filter(Boolean)
         .join(', ');
@@ -117,7 +119,9 @@ function Ends({ call }) {
             server
                 ? html`<span class="mono">${server.revision}</span><b>${server.name}</b><span class="tag server">server</span>
         <p>${transportName(server.transport)}${server.leased ? ', leased to this client' : ', shared'}</p>`
-                : html`<b>Rialto itself</b><p>nothing was sent to a server</p>`
+                : call.relayed_to
+                  ? html`<b>${call.relayed_to}</b><p>served the call; what went to the server is recorded there</p>`
+                  : html`<b>Rialto itself</b><p>nothing was sent to a server</p>`
         }</div></div>`;
 }
 

@@ -12,7 +12,7 @@ const DOTS_MAX = 500;
 
 /** @param {{ Page: any }} props */
 export function Cluster({ Page }) {
-    const loaded = useLoaded(() => get('nodes'), [resynced.value]);
+    const loaded = useLoaded(() => get('nodes'), [], resynced.value);
     useLive(['node'], {
         node: () => {
             if (!paused.peek()) loaded.reload();
@@ -52,7 +52,7 @@ function Node({ node }) {
         ['Version', node.version ?? '–'],
         ['Up for', node.started ? since(node.started) : '–']
     ];
-    return html`<section class="panel" aria-label=${`Node ${node.name}`}><header><${Dot} state=${shapeOf(node.state)} />
+    return html`<section class=${`panel${isAway ? ' away' : ''}`} aria-label=${`Node ${node.name}`}><header><${Dot} state=${shapeOf(node.state)} />
         <h2 class=${isAway ? 'muted' : ''}>${node.name}</h2>${node.own && html`<span class="tag">this one</span>`}<span class="gap"></span>
         <span class=${isAway ? 'tag bad' : 'muted'}>${isAway ? `away for ${since(node.since)}` : node.state === 'here' ? 'answers you' : 'alive'}</span></header>
         <div class="body"><dl class="facts">${facts.map(

@@ -10,7 +10,7 @@ import { html, useEffect, useRef, useState } from '../ui.js';
 
 /** @param {{ Page: any }} props */
 export function Config({ Page }) {
-    const loaded = useLoaded(() => get('config'), [resynced.value]);
+    const loaded = useLoaded(() => get('config'), [], resynced.value);
     useLive(['reload'], { reload: () => loaded.reload() });
     const config = /** @type {any} */ (loaded.data);
     return html`<${Page} title="Configuration" sub=${config?.file && html`<span class="mono">${config.file}</span>`}>
@@ -85,15 +85,25 @@ function changesOf({ added, changed, removed, problems }) {
     );
 }
 
+/** The field of a panel has the focus when it is opened, and what opens it when it is closed. @param {boolean} isOpen */
+function usePanelFocus(isOpen) {
+    const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
+    const opener = useRef(/** @type {HTMLElement | null} */ (null));
+    const wasOpen = useRef(false);
+    useEffect(() => {
+        if (isOpen) field.current?.focus();
+        else if (wasOpen.current) opener.current?.focus();
+        wasOpen.current = isOpen;
+    }, [isOpen]);
+    return { field, opener };
+}
+
 /** @param {{ config: any, reload: () => void }} props Paste a URL, a command or an mcp.json; get the lines to add. */
 function Add({ config, reload }) {
     const isOpen = route.value.query.get('add') === '1';
     const [text, setText] = useState('');
     const [checked, setChecked] = useState(/** @type {any} */ (null));
-    const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
-    useEffect(() => {
-        if (isOpen) field.current?.focus();
-    }, [isOpen]);
+    const { field, opener } = usePanelFocus(isOpen);
     const check = async (/** @type {Event} */ event) => {
         event.preventDefault();
         setChecked(await attempt(() => send('POST', 'config/check', { add: text.trim() })));
@@ -107,12 +117,14 @@ function Add({ config, reload }) {
             ))
         )
             return;
-        const done = await attempt(() => send('PUT', 'config', { text: checked.text }, { 'if-match': config.etag }));
+        const done = await attempt(() =>
+            send('PUT', 'config', { text: checked.text }, { headers: { 'if-match': config.etag } })
+        );
         if (done) say('Written');
         reload();
     };
     if (!isOpen)
-        return html`<div><button type="button" class="btn" onClick=${() => setQuery({ add: '1' })}>Add a server</button></div>`;
+        return html`<div><button type="button" class="btn" ref=${opener} onClick=${() => setQuery({ add: '1' })}>Add a server</button></div>`;
     return html`<section class="panel" aria-labelledby="add"><header><h2 id="add">Add a server</h2><span class="gap"></span>
         <button type="button" class="btn quiet" onClick=${() => setQuery({ add: null })}>Close</button></header><div class="body">
         <form class="form" onSubmit=${check}><div class="field"><label for="add-text">An address, a command, or an mcp.json</label>

@@ -17,7 +17,7 @@ export function Groups({ Page }) {
 
 /** @param {{ Page: any }} props */
 function List({ Page }) {
-    const loaded = useLoaded(() => getAll('groups'), [resynced.value]);
+    const loaded = useLoaded(() => getAll('groups'), [], resynced.value);
     useLive(['server'], {
         server: () => {
             if (!paused.peek()) loaded.reload();
@@ -65,7 +65,8 @@ function OneGroup({ name, Page }) {
     ];
     const loaded = useLoaded(
         () => get(`groups/${encodeURIComponent(name)}`, { as, session }),
-        [name, as, session, resynced.value]
+        [name, as, session],
+        resynced.value
     );
     const reload = () => {
         if (!paused.peek()) loaded.reload();
@@ -100,7 +101,7 @@ const Addresses = ({
 
 /** @param {{ group: string, as: string, session: string }} props As which client one looks: of a revision, or in a session. */
 function SeenAs({ group, as, session }) {
-    const loaded = useLoaded(() => getAll('sessions'), [resynced.value]);
+    const loaded = useLoaded(() => getAll('sessions'), [], resynced.value);
     const sessions = (loaded.data ?? []).filter(one => one.group === group);
     const chosen = (/** @type {any} */ event) => {
         const { id = null, revision = as } = sessions.find(one => one.id === event.target.value) ?? {};

@@ -15,6 +15,8 @@ import { ServerTable } from './servers.js';
 
 /** @typedef {import('../types.d.ts').components['schemas']['Overview']} OverviewData */
 
+/** How often figures of other nodes are asked for. */
+const OTHERS_INTERVAL = 5000;
 const RANGES = /** @type {[string, string][]} */ ([
     ['1m', '1 min'],
     ['15m', '15 min'],
@@ -29,15 +31,18 @@ const KEYS = { 1: () => setRange('1m'), 2: () => setRange('15m'), 3: () => setRa
 /** @param {{ Page: any }} props */
 export function Overview({ Page }) {
     const node = chosenNode();
-    const loaded = useLoaded(() => get('overview', { range: range.value, node }), [range.value, node, resynced.value]);
+    const loaded = useLoaded(() => get('overview', { range: range.value, node }), [range.value, node], resynced.value);
     const reload = () => {
         if (!paused.peek()) loaded.reload();
     };
     const figures = (/** @type {any} */ given) => {
-        if (!paused.peek() && isOwnNode(node))
-            loaded.update(data => ({ ...data, figures: { ...data.figures, ...given } }));
+        if (paused.peek()) return;
+        if (isOwnNode(node)) loaded.update(data => ({ ...data, figures: { ...data.figures, ...given } }));
+        // The stream has the figures of the node that answers; those of others are asked for.
+        else if (Date.now() - Number(loaded.at) > OTHERS_INTERVAL) loaded.reload();
     };
-    useLive(['figures', 'server', 'attention'], { figures, server: reload, attention: reload });
+    const on = { figures, server: reload, attention: reload, node: reload };
+    useLive(['figures', 'server', 'attention'], on, { node });
     useKeys(KEYS, [['1 2 3', 'Range: 1 min, 15 min, 1 h']]);
     const data = /** @type {OverviewData | null} */ (loaded.data);
     const tools = html`<${NodeChooser} /><${Segments} label="Range" options=${RANGES} chosen=${range.value} choose=${setRange} />`;

@@ -1,10 +1,10 @@
 // Open server requests and parked calls: who asks whom, and until when.
 
-import { attempt, getAll, send, useLoaded } from '../api.js';
-import { resynced, useLive } from '../live.js';
+import { attempt, send } from '../api.js';
+import { goneOf, useLive } from '../live.js';
 import { Bones, Empty, ErrorStrip, Revision, Text } from '../parts/common.js';
 import { confirm } from '../parts/dialog.js';
-import { chosenNode, NodeChooser } from '../parts/nodes.js';
+import { chosenNode, NodeChooser, otherNode, useNodeRows } from '../parts/nodes.js';
 import { date, span } from '../pure/time.js';
 import { address, may, paused, say } from '../state.js';
 import { html, useEffect, useState } from '../ui.js';
@@ -12,12 +12,11 @@ import { html, useEffect, useState } from '../ui.js';
 /** @param {{ Page: any }} props */
 export function Questions({ Page }) {
     const node = chosenNode();
-    const loaded = useLoaded(() => getAll('questions', { node }), [node, resynced.value]);
-    useLive(['question'], {
-        question: () => {
-            if (!paused.peek()) loaded.reload();
-        }
-    });
+    const loaded = useNodeRows('questions');
+    const reload = () => {
+        if (!paused.peek()) loaded.reload();
+    };
+    useLive(['question'], { question: reload, node: reload, gone: goneOf('question', reload) }, { node });
     const [, tick] = useState(0);
     useEffect(() => {
         const timer = setInterval(() => {
@@ -53,13 +52,19 @@ function row(question, reload) {
             ))
         )
             return;
-        if (await attempt(() => send('DELETE', `questions/${encodeURIComponent(question.id)}`).then(() => true)))
+        if (
+            await attempt(() =>
+                send('DELETE', `questions/${encodeURIComponent(question.id)}`, undefined, {
+                    query: { node: otherNode(question.node) }
+                }).then(() => true)
+            )
+        )
             say('The call was cancelled');
         reload();
     };
     const who = [question.client?.name ?? 'unnamed', question.client?.version].filter(Boolean).join(' ');
     const whole = until && asked ? span((until.getTime() - asked.getTime()) / 1000) : null;
-    return html`<tr key=${question.id}><td class="num">${age}${whole && html` <span class="muted">of ${whole}</span>`}</td>
+    return html`<tr key=${question.id} class=${question.away ? 'away' : ''}><td class="num">${age}${whole && html` <span class="muted">of ${whole}</span>`}</td>
         <td>${question.server ? html`<a class="name" href=${address(['servers', question.server])}>${question.server}</a>` : '–'}</td>
         <td><${Text} text=${who} most=${60} /> <${Revision} revision=${question.revision} /></td><td>${question.kind}</td>
         <td class="wrap">${

@@ -6,6 +6,7 @@ import { resynced, useLive } from '../live.js';
 import { Dot, ErrorStrip, Revision, shapeOf, TabPanel, Tabs, Text } from '../parts/common.js';
 import { confirm } from '../parts/dialog.js';
 import { Icon } from '../parts/icons.js';
+import { chosenOther, NodeChooser } from '../parts/nodes.js';
 import { transportName } from '../pure/revisions.js';
 import { counted, duration, figure, percent, since } from '../pure/time.js';
 import { address, go, may, paused, route, say, setQuery } from '../state.js';
@@ -27,18 +28,20 @@ const TABS = [
 
 /** @param {{ name: string, Page: any }} props */
 export function OneServer({ name, Page }) {
-    const loaded = useLoaded(() => get(`servers/${encodeURIComponent(name)}`), [name, resynced.value]);
+    const node = chosenOther();
+    const loaded = useLoaded(() => get(`servers/${encodeURIComponent(name)}`, { node }), [name, node], resynced.value);
     const changed = (/** @type {any} */ row) => {
         if ((row.name ?? name) === name && !paused.peek()) loaded.reload();
     };
-    useLive(['server'], { server: changed });
-    useKeys({ Escape: () => go('#/servers') }, [['Esc', 'All servers']]);
+    useLive(['server'], { server: changed }, { node });
+    useKeys({ Escape: () => go(address(['servers'], { node })) }, [['Esc', 'All servers']]);
     const server = /** @type {Server | null} */ (loaded.data);
     const chosen = route.value.query.get('tab') ?? 'tools';
     const counts = /** @type {any} */ (server?.lists);
     const tabs = TABS.map(([id, label]) => ({ id, label, count: counts?.[id] ?? 0 }));
     const choose = (/** @type {string} */ id) => setQuery({ tab: id === 'tools' ? null : id });
-    return html`<${Page} title=${name} sub=${html`<a class="link" href="#/servers">Servers</a>`}>
+    const all = html`<a class="link" href=${address(['servers'], { node })}>Servers</a>`;
+    return html`<${Page} title=${name} sub=${all} tools=${html`<${NodeChooser} all=${false} />`}>
         <${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} />${
             server &&
             html`<div class="page"><${State} server=${server} /><section class="panel" aria-label="What it offers">
@@ -52,7 +55,8 @@ export function OneServer({ name, Page }) {
 async function reconnect({ name, calls_in_flight: busy }) {
     const what = `${counted(busy, 'call is', 'calls are')} at work there and may fail.`;
     if (busy && !(await confirm(`Reconnect ${name}?`, what, 'Reconnect', true))) return;
-    const made = await attempt(() => send('POST', `servers/${encodeURIComponent(name)}/reconnect`, {}));
+    const at = { query: { node: chosenOther() } };
+    const made = await attempt(() => send('POST', `servers/${encodeURIComponent(name)}/reconnect`, {}, at));
     if (made) say(`${name} is being reconnected`);
 }
 

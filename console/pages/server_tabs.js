@@ -2,6 +2,7 @@
 
 import { get, getAll, useLoaded } from '../api.js';
 import { Bones, Empty, ErrorStrip, Text, TextBlock } from '../parts/common.js';
+import { chosenOther } from '../parts/nodes.js';
 import { LongRows } from '../parts/table.js';
 import { outline } from '../pure/schema.js';
 import { clock, counted, figure } from '../pure/time.js';
@@ -38,7 +39,9 @@ const Lines = ({ configuration }) =>
 
 /** @param {{ name: string, kind: string, isDown: boolean }} props */
 function Items({ name, kind, isDown }) {
-    const loaded = useLoaded(() => getAll(`servers/${encodeURIComponent(name)}/lists/${kind}`), [name, kind]);
+    const node = chosenOther();
+    const load = () => getAll(`servers/${encodeURIComponent(name)}/lists/${kind}`, { node });
+    const loaded = useLoaded(load, [name, kind, node]);
     const items = /** @type {any[] | null} */ (loaded.data);
     if (loaded.error) return html`<${ErrorStrip} error=${loaded.error} retry=${loaded.reload} />`;
     if (items && !items.length) {
@@ -95,13 +98,15 @@ function Seen({ server }) {
 
 /** @param {{ name: string }} props The oldest line first, read again while it is looked at. */
 function Log({ name }) {
-    const loaded = useLoaded(() => get(`servers/${encodeURIComponent(name)}/log`, { limit: 200 }), [name]);
+    const node = chosenOther();
+    const load = () => get(`servers/${encodeURIComponent(name)}/log`, { limit: 200, node });
+    const loaded = useLoaded(load, [name, node]);
     useEffect(() => {
         const timer = setInterval(() => {
             if (!paused.peek() && document.visibilityState === 'visible') loaded.reload();
         }, LOG_INTERVAL);
         return () => clearInterval(timer);
-    }, [name]);
+    }, [name, node]);
     const lines = /** @type {any[] | null} */ (loaded.data?.items ?? null);
     if (loaded.error) return html`<${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} />`;
     if (!lines) return null;

@@ -1,9 +1,10 @@
 // The configured servers, in a table.
 
 import { getAll, useLoaded } from '../api.js';
-import { resynced, useLive } from '../live.js';
+import { goneOf, resynced, useLive } from '../live.js';
 import { Bones, Dot, Empty, ErrorStrip, Revision, shapeOf, Text } from '../parts/common.js';
 import { Icon } from '../parts/icons.js';
+import { chosenOther, NodeChooser } from '../parts/nodes.js';
 import { Spark } from '../parts/spark.js';
 import { LongRows } from '../parts/table.js';
 import { REVISIONS, transportName } from '../pure/revisions.js';
@@ -38,7 +39,7 @@ export function serverRow(server) {
     const about = [server.server?.name, server.server?.version].filter(Boolean).join(' ');
     const revisionClass = server.revision === REVISIONS[0] ? 'tag mono server' : 'tag mono';
     return html`<tr key=${server.name}><td class="name-cell">
-        <a class="name" href=${address(['servers', server.name])}><${Dot} state=${shape} />${server.name}</a>
+        <a class="name" href=${address(['servers', server.name], { node: chosenOther() })}><${Dot} state=${shape} />${server.name}</a>
         <span class="muted"> <${Text} text=${about} most=${40} /></span></td>
         <td>${phase === 'ready' ? 'ready' : html`<span class=${`tag ${shape === 'wait' ? '' : shape}`}>${phase}</span>`}</td>
         <td>${transportName(server.transport)}</td>
@@ -88,13 +89,14 @@ export function Servers({ Page }) {
 
 /** @param {{ Page: any }} props */
 function List({ Page }) {
-    const loaded = useLoaded(() => getAll('servers'), [resynced.value]);
+    const node = chosenOther();
+    const loaded = useLoaded(() => getAll('servers', { node }), [node], resynced.value);
     const reload = () => {
         if (!paused.peek()) loaded.reload();
     };
-    useLive(['server'], { server: reload });
+    useLive(['server'], { server: reload, gone: goneOf('server', reload) }, { node });
     const servers = /** @type {ServerRow[] | null} */ (loaded.data);
-    const tools = html`<a class="btn" href="#/config?add=1"><${Icon} name="plus" />Add a server</a>`;
+    const tools = html`<${NodeChooser} all=${false} /><a class="btn" href="#/config?add=1"><${Icon} name="plus" />Add a server</a>`;
     return html`<${Page} title="Servers" tools=${tools}><${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} />
         <div class="page"><section class="panel" aria-label="Servers">${
             servers && !servers.length

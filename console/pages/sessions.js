@@ -1,11 +1,11 @@
 // Sessions of handshake-era clients: where they live, their streams, what is kept for those who resume.
 
-import { attempt, get, getAll, send, useLoaded } from '../api.js';
+import { attempt, get, send, useLoaded } from '../api.js';
 import { useKeys } from '../keys.js';
-import { resynced, useLive } from '../live.js';
+import { goneOf, useLive } from '../live.js';
 import { Bones, Dot, Empty, ErrorStrip, Revision, Text } from '../parts/common.js';
 import { confirm } from '../parts/dialog.js';
-import { chosenNode, NodeChooser, otherNode } from '../parts/nodes.js';
+import { chosenNode, NodeChooser, otherNode, useNodeRows } from '../parts/nodes.js';
 import { neighbour } from '../parts/table.js';
 import { transportName } from '../pure/revisions.js';
 import { bytes, counted, date, figure, span } from '../pure/time.js';
@@ -16,12 +16,11 @@ import { html } from '../ui.js';
 export function Sessions({ Page }) {
     const open = route.value.query.get('open');
     const node = chosenNode();
-    const loaded = useLoaded(() => getAll('sessions', { node }), [node, resynced.value]);
-    useLive(['session'], {
-        session: () => {
-            if (!paused.peek()) loaded.reload();
-        }
-    });
+    const loaded = useNodeRows('sessions');
+    const reload = () => {
+        if (!paused.peek()) loaded.reload();
+    };
+    useLive(['session'], { session: reload, node: reload, gone: goneOf('session', reload) }, { node });
     const sessions = /** @type {any[] | null} */ (loaded.data);
     const step = (/** @type {number} */ by) => () => {
         if (sessions?.length) setQuery({ open: neighbour(sessions, one => one.id, open, by).id });
@@ -55,17 +54,18 @@ function row(session, open, reload) {
             ))
         )
             return;
-        if (await attempt(() => send('DELETE', `sessions/${encodeURIComponent(session.id)}`).then(() => true)))
-            say('The session was ended');
+        const at = { query: { node: otherNode(session.node) } };
+        const path = `sessions/${encodeURIComponent(session.id)}`;
+        if (await attempt(() => send('DELETE', path, undefined, at).then(() => true))) say('The session was ended');
         reload();
     };
     const who = [session.client?.name ?? 'unnamed', session.client?.version].filter(Boolean).join(' ');
     const toggle = () => setQuery({ open: isOpen ? null : session.id });
-    return html`<tr key=${session.id}><td class="mono">
+    return html`<tr key=${session.id} class=${session.away ? 'away' : ''}><td class="mono">
         <button type="button" class="link" aria-expanded=${isOpen ? 'true' : 'false'} onClick=${toggle}>${session.id}</button></td>
         <td>${session.group}</td><td><${Text} text=${who} most=${60} /> <span class="muted">${transportName(session.transport)}</span></td>
         <td><${Revision} revision=${session.revision} /></td>
-        <td><${Text} text=${session.caller} most=${80} /></td><td>${session.owner}</td>
+        <td><${Text} text=${session.caller} most=${80} /></td><td>${session.owner}${session.away ? ', away' : ''}</td>
         <td class="r">${session.streams}</td><td class="r">${session.calls}</td>
         <td class="r">${figure(session.events)} <span class="muted">${bytes(session.event_bytes)}</span></td>
         <td class="num muted">${left ? `in ${span((left.getTime() - Date.now()) / 1000)}` : '–'}</td>

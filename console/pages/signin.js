@@ -16,7 +16,7 @@ export function SignIn({ signedIn }) {
     const submit = async (/** @type {Event} */ event) => {
         event.preventDefault();
         const value = field.current?.value.trim() ?? '';
-        if (!value) return;
+        if (!value || busy) return;
         setBusy(true);
         setKey(/[#?&]key=([^&]+)/u.exec(value)?.[1] ?? value.replace(/^Bearer\s+/iu, ''));
         await signedIn();
@@ -30,5 +30,5 @@ export function SignIn({ signedIn }) {
         <input id="key" type="password" ref=${field} autocomplete="current-password" spellcheck="false" aria-describedby="where why" aria-invalid=${why ? 'true' : undefined} />
         <div class="help" id="where">It is in the link that <code>rialto console</code> prints. Operators with a token or login of their own give that.</div>
         <div class="wrong" id="why" role="alert">${why}</div></div>
-        <button type="submit" class="btn primary" disabled=${busy}>${busy ? 'Signing in' : 'Sign in'}</button></form></main>`;
+        <button type="submit" class="btn primary" aria-disabled=${busy ? 'true' : undefined}>${busy ? 'Signing in' : 'Sign in'}</button></form></main>`;
 }

@@ -6,17 +6,18 @@ import { resynced } from '../live.js';
 import { CopyLine, Empty, ErrorStrip, Segments } from '../parts/common.js';
 import { Divider } from '../parts/divider.js';
 import { Icon } from '../parts/icons.js';
-import { chosenNode, isOwnNode, NodeChooser } from '../parts/nodes.js';
+import { chosenNode, isAway, meantNodes, NodeChooser } from '../parts/nodes.js';
 import { Grid, neighbour, ROW_HEIGHT } from '../parts/table.js';
 import { matches, parse } from '../pure/query.js';
+import { joinRelayed } from '../pure/relays.js';
 import { clock, counted } from '../pure/time.js';
 import { address, go, may, paused, route, setQuery, speak } from '../state.js';
-import { html, useEffect, useMemo, useRef } from '../ui.js';
+import { html, useEffect, useMemo, useRef, useState } from '../ui.js';
 import { CallView } from './call.js';
 import { cells, columns, isShown, longest, useRows } from './traffic_rows.js';
 
-/** How often calls of other nodes are asked for; the stream has those of this one. */
-const OTHERS_INTERVAL = 2000;
+/** The table follows each letter of the filter; the gateway is asked after this long without one. */
+const TYPING_PAUSE = 150;
 const [SPLIT_MIN, SPLIT_MAX, SPLIT_STEP] = [110, 800, 60];
 
 /** @param {{ Page: any }} props */
@@ -24,12 +25,12 @@ export function Traffic({ Page }) {
     const { query } = route.value;
     const [q, show, open] = [query.get('q') ?? '', query.get('show') ?? 'calls', query.get('open')];
     const filter = useMemo(() => parse(q), [q]);
-    const calls = useCalls(filter.error ? '' : q, filter.error !== null);
+    const calls = useCalls(useSettled(filter.error ? '' : q), filter.error !== null);
     const { rows, waiting, isHeld, lost } = calls;
-    const recording = useLoaded(() => get('recording'), []);
+    const recording = useLoaded(readRecording, [meantNodes(chosenNode()).join()]);
     const fits = (/** @type {any} */ row) => isShown(row, show) && matches(filter.terms, row);
-    const shown = useMemo(() => rows.filter(fits), [rows, show, filter]);
-    const fresh = waiting.filter(fits).length;
+    const shown = useMemo(() => joinRelayed(rows).filter(fits), [rows, show, filter]);
+    const fresh = joinRelayed(waiting).filter(fits).length;
     useEffect(() => {
         if (fresh) speak(counted(fresh, 'new call'));
     }, [fresh]);
@@ -55,23 +56,34 @@ const OpenCall = ({ id, split }) =>
     html`<${Divider} label="Height of the table" value=${split} min=${SPLIT_MIN} max=${SPLIT_MAX} change=${setSplit} />
         <${CallView} id=${id} close=${() => setQuery({ open: null, tab: null })} />`;
 
+/** @param {string} text @returns {string} As it was when nobody had changed it for a moment: the gateway is not asked at each letter. */
+function useSettled(text) {
+    const [settled, setSettled] = useState(text);
+    useEffect(() => {
+        const timer = setTimeout(setSettled, TYPING_PAUSE, text);
+        return () => clearTimeout(timer);
+    }, [text]);
+    return settled;
+}
+
 /** Rows of the stream, and those that were there before. @param {string} q @param {boolean} isWrong The filter cannot be read. */
 function useCalls(q, isWrong) {
     const node = chosenNode();
-    const calls = useRows(q, isOwnNode(node) || node === 'all');
     const load = async () => (isWrong ? { items: [] } : get('calls', { q, limit: 500, node }));
-    const first = useLoaded(load, [q, isWrong, node, resynced.value]);
+    const first = useLoaded(load, [q, isWrong, node], resynced.value);
+    const calls = useRows(q, node, first.reload);
+    const isAsked = useRef(true);
     useEffect(() => {
-        if (first.data) calls.add(first.data.items);
+        if (!first.data) return;
+        // What was asked for is shown at once; what a later look brings waits while one reads.
+        if (isAsked.current) calls.add(first.data.items);
+        else calls.update(first.data.items);
+        isAsked.current = false;
     }, [first.data]);
-    useEffect(calls.clear, [node]);
     useEffect(() => {
-        if (isOwnNode(node)) return undefined;
-        const timer = setInterval(() => {
-            if (!paused.peek()) first.reload();
-        }, OTHERS_INTERVAL);
-        return () => clearInterval(timer);
-    }, [node, q]);
+        isAsked.current = true;
+    }, [q, node]);
+    useEffect(calls.clear, [node]);
     return { ...calls, first, older: useOlder(first, q, node, calls.add) };
 }
 
@@ -83,9 +95,9 @@ function useOlder(first, q, node, add) {
     }, [first.data]);
     return async () => {
         const cursor = next.current;
-        if (!cursor || !isOwnNode(node)) return;
+        if (!cursor) return;
         next.current = null;
-        const page = await get('calls', { q, limit: 500, cursor }).catch(() => null);
+        const page = await get('calls', { q, limit: 500, cursor, node }).catch(() => null);
         if (!page) return;
         next.current = page.next;
         add(page.items);
@@ -109,9 +121,9 @@ function CallGrid({ shown, fresh, open, choose, split, calls }) {
         document.querySelector('.calls')?.scrollTo(0, 0);
         calls.release();
     };
-    return html`<${Grid} rows=${shown} columns=${columns(isAll)} cells=${(/** @type {any} */ row) => cells(row, most, isAll)}
+    return html`<${Grid} rows=${shown} columns=${columns(isAll)} cells=${(/** @type {any} */ row) => cells(row, most, isAll)} made=${`${most} ${isAll}`}
         keyOf=${(/** @type {any} */ row) => row.id} chosen=${open} open=${choose} held=${held} atEnd=${calls.older}
-        label="Calls, newest first" short=${Boolean(open)} size=${split} classOf=${(/** @type {any} */ row) => (row.done ? '' : 'open')}>
+        label="Calls, newest first" short=${Boolean(open)} size=${split} classOf=${(/** @type {any} */ row) => `${row.done ? '' : 'open'}${isAway(row.node) ? ' away' : ''}`}>
         ${fresh > 0 && html`<div class="fresh"><button type="button" class="btn" onClick=${showNew}>${fresh} new</button></div>`}<//>`;
 }
 
@@ -152,12 +164,22 @@ function Filters({ q, show, error }) {
         <span class="wrong" id="filter-wrong" role="alert">${error}</span></div>`;
 }
 
+/** What the chosen nodes record; without bodies as soon as one of them has none. */
+async function readRecording() {
+    const all = await Promise.all(meantNodes(chosenNode()).map(node => get('recording', { node })));
+    return all.find(one => !one.bodies) ?? all[0];
+}
+
+/** @param {any} change At each of the chosen nodes. */
+const changeRecording = change =>
+    Promise.all(meantNodes(chosenNode()).map(node => send('PUT', 'recording', change, { query: { node } })));
+
 /** @param {{ recording: any }} props */
 function BodiesStrip({ recording }) {
     const state = recording.data;
     if (!state || state.bodies || state.mode === 'off') return null;
     const allow = async () => {
-        await attempt(() => send('PUT', 'recording', { bodies: true, for: '15m' }));
+        await attempt(() => changeRecording({ bodies: true, for: '15m' }));
         recording.reload();
     };
     return html`<div class="strip-note plain"><${Icon} name="eye" /><span>Messages are shown as shapes, without their values.</span>
@@ -169,7 +191,7 @@ function LostStrip({ lost, recording, clear }) {
     if (!lost.count) return null;
     const more = async () => {
         const { rate } = recording.data;
-        if (await attempt(() => send('PUT', 'recording', { rate: rate * 2 }))) clear();
+        if (await attempt(() => changeRecording({ rate: rate * 2 }))) clear();
         recording.reload();
     };
     return html`<div class="strip-note"><span><b>${counted(lost.count, 'call is', 'calls are')} not shown</b>:
@@ -214,7 +236,9 @@ function useTrafficKeys({ shown, open, choose, q, split, release, clear }) {
     const close = () => {
         if (open) setQuery({ open: null, tab: null });
         else if (q) setQuery({ q: null });
-        /** @type {HTMLElement | null} */ (document.activeElement)?.blur();
+        // Out of the filter, so that the next keys are no text.
+        const to = document.querySelector('.calls table') ?? document.querySelector('h1');
+        /** @type {HTMLElement | null} */ (to)?.focus({ preventScroll: true });
     };
     const steps = {
         j: step(1),

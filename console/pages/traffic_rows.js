@@ -4,7 +4,8 @@ import { useLive } from '../live.js';
 import { Outcome, Text } from '../parts/common.js';
 import { TimeBar } from '../parts/spark.js';
 import { bytes, duration, exactClock } from '../pure/time.js';
-import { paused } from '../state.js';
+import { otherNode } from '../parts/nodes.js';
+import { me, paused } from '../state.js';
 import { html, useRef, useState } from '../ui.js';
 
 const KEPT_ROWS = 5000;
@@ -58,29 +59,39 @@ function join({ rows, waiting }, items) {
     };
 }
 
+/** @param {Kept} kept @param {any[]} items @param {boolean} isHeld @returns {Kept} Rows of a list that was read again; new ones wait while one reads. */
+const merge = (kept, items, isHeld) =>
+    isHeld ? items.toReversed().reduce((all, row) => take(all, row, true), kept) : join(kept, items);
+
 /**
  * Rows by id, newest first. While one reads (`isHeld`), new ones wait behind "12 new", so that nothing moves.
- * @param {string} q @param {boolean} isLive Rows of other nodes are asked for; the stream has those of this one.
+ * @param {string} q @param {string | null} node Whose calls they are; the stream may have those of other nodes, too.
+ * @param {() => void} reload When the events of another node begin to come: what was before them is asked for.
  */
-export function useRows(q, isLive) {
+export function useRows(q, node, reload) {
     const [kept, setKept] = useState(/** @type {Kept} */ ({ rows: [], waiting: [] }));
     const [lost, setLost] = useState({ count: 0, why: '' });
     const isHeld = useRef(false);
+    const isStill = () => isHeld.current || paused.peek();
     const on = {
         call: (/** @type {any} */ row) => {
-            if (isLive) setKept(before => take(before, row, isHeld.current || paused.peek()));
+            if (node === null || node === 'all' || row.node === node) setKept(before => take(before, row, isStill()));
         },
         lost: (/** @type {any} */ { count, why }) => {
             setLost(before => ({ count: before.count + (count ?? 0), why: why ?? '' }));
+        },
+        node: (/** @type {any} */ { name, state }) => {
+            if (state === 'alive' && otherNode(name) && node !== me.peek()?.node) reload();
         }
     };
-    useLive(['call', 'gone'], on, q);
+    useLive(['call', 'gone'], on, { q, node });
     return {
         ...kept,
         lost,
         isHeld,
         release: () => setKept(({ rows, waiting }) => join({ rows, waiting: [] }, waiting)),
         add: (/** @type {any[]} */ items) => setKept(before => join(before, items)),
+        update: (/** @type {any[]} */ items) => setKept(before => merge(before, items, isStill())),
         clear: () => {
             setKept({ rows: [], waiting: [] });
             setLost({ count: 0, why: '' });
@@ -95,9 +106,12 @@ export const longest = rows => Math.max(...rows.slice(0, SCALE_ROWS).map(row => 
 function Translated({ row }) {
     const rounds = row.rounds > 1 ? `, ${row.rounds} rounds` : '';
     const isUnsent = row.done && row.outcome !== 'ok' && !row.server?.revision;
+    const relay = row.relayed_to
+        ? `relayed to ${row.relayed_to}`
+        : row.hop && `by ${row.hop.node}, +${duration(row.hop.took_us)}`;
     const word = isUnsent ? 'not sent' : BRIDGES[/** @type {'none'} */ (row.bridge)];
     return html`${row.server && html`<span class=${`tag ${row.bridge === 'across' ? 'era' : ''}`}>${word}${rounds}</span>`}
-        ${row.one_of > 1 && html` <span class="tag warn">1 of ${row.one_of}</span>`}${row.kept && html` <span class="tag">kept</span>`}`;
+        ${relay && html` <span class="tag">${relay}</span>`}${row.one_of > 1 && html` <span class="tag warn">1 of ${row.one_of}</span>`}${row.kept && html` <span class="tag">kept</span>`}`;
 }
 
 /** @param {any} row @param {number} most @param {boolean} withNode */
@@ -110,7 +124,7 @@ export function cells(row, most, withNode) {
         <td class="who">${
             server
                 ? html`${server.name} <span class="muted mono rev">${server.revision}</span>`
-                : html`<span class="muted">Rialto itself</span>`
+                : html`<span class="muted">${row.relayed_to ? `at ${row.relayed_to}` : 'Rialto itself'}</span>`
         }</td>
         <td><${Translated} row=${row} /></td>
         <td><${Outcome} outcome=${row.outcome} done=${row.done} /></td><td class="r">${row.done ? duration(row.took_us) : ''}</td>

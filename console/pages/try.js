@@ -34,6 +34,7 @@ export function Try({ Page }) {
         [place, isGroup, places.data]
     );
     const entry = tools.data?.find(one => one.name === tool);
+    const isLoading = places.loading || tools.loading;
     const pick = (/** @type {string} */ value) => go(address(['try', place, value]));
     return html`<${Page} title="Try a tool"><${ErrorStrip} error=${places.error ?? tools.error} retry=${() => {
         places.reload();
@@ -43,8 +44,8 @@ export function Try({ Page }) {
         <label for="try-place">Over</label><select id="try-place" value=${place} onChange=${(/** @type {any} */ event) => go(address(['try', event.target.value]))}>
         <optgroup label="Groups">${(places.data?.groups ?? []).map(name => html`<option value=${name}>${name}</option>`)}</optgroup>
         <optgroup label="Servers alone">${(places.data?.servers ?? []).filter(name => !places.data?.groups.includes(name)).map(name => html`<option value=${name}>${name}</option>`)}</optgroup></select>
-        <label for="try-tool">call</label><select id="try-tool" value=${tool} onChange=${(/** @type {any} */ event) => pick(event.target.value)}>
-        <option value="">a tool…</option>${(tools.data ?? []).map(one => html`<option value=${one.name}>${one.name}</option>`)}</select></header></section>
+        <label for="try-tool">call</label><select id="try-tool" aria-busy=${isLoading ? 'true' : undefined} value=${tool} onChange=${(/** @type {any} */ event) => pick(event.target.value)}>
+        <option value="">${isLoading ? 'loading…' : 'a tool…'}</option>${(tools.data ?? []).map(one => html`<option value=${one.name}>${one.name}</option>`)}</select></header></section>
         ${
             entry
                 ? html`<${Runner} key=${`${place} ${tool}`} place=${place} isGroup=${isGroup} entry=${entry} />`
@@ -197,7 +198,7 @@ function Arguments({ entry, schema, text, setText, as, setAs, wrong, children })
 /** @param {{ call: ReturnType<typeof useRun>, run: () => void, isWrong: boolean }} props */
 function RunRow({ call, run, isWrong }) {
     if (!may('act')) return html`<p class="muted">You may look, not act.</p>`;
-    return html`<div class="row"><button type="button" class="btn primary" disabled=${call.isBusy} onClick=${run}>
+    return html`<div class="row"><button type="button" class="btn primary" aria-disabled=${call.isBusy ? 'true' : undefined} onClick=${run}>
         <${Icon} name="play" />${isWrong ? 'Send all the same' : 'Run'}<kbd>Ctrl Enter</kbd></button>${
             call.isBusy &&
             html`<button type="button" class="btn" onClick=${call.cancel}>Cancel</button>

@@ -3,15 +3,18 @@
 import { aboutKeys } from '../keys.js';
 import { overlay, singleKeys } from '../state.js';
 import { html, signal, useEffect, useRef } from '../ui.js';
+import { giveBack } from './focus.js';
 
 /** @param {{ close: () => void, label: string, class?: string, children?: any }} props */
 export function Dialog({ close, label, class: name = '', children }) {
     const ref = useRef(/** @type {HTMLDialogElement | null} */ (null));
     useEffect(() => {
-        const before = document.activeElement;
-        ref.current?.showModal();
+        const [dialog, before] = [ref.current, document.activeElement];
+        dialog?.showModal();
         return () => {
-            if (before instanceof HTMLElement || before instanceof SVGElement) before.focus();
+            // What is below an open dialog cannot be focused.
+            dialog?.close();
+            giveBack(before);
         };
     }, []);
     return html`<dialog ref=${ref} class=${name} aria-label=${label} onCancel=${(/** @type {Event} */ event) => {

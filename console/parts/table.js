@@ -1,6 +1,6 @@
 // A grid with more rows than the document has: only those in view, and some beyond, are made.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from '../ui.js';
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from '../ui.js';
 
 export const ROW_HEIGHT = 30;
 const BEYOND = 12;
@@ -32,7 +32,7 @@ function useView(held, atEnd) {
 }
 
 /**
- * @param {{ rows: any[], columns: Column[], cells: (row: any) => any, keyOf: (row: any) => string, chosen: string | null,
+ * @param {{ rows: any[], columns: Column[], cells: (row: any) => any, keyOf: (row: any) => string, chosen: string | null, made: string,
  *   open: (row: any) => void, label: string, classOf?: (row: any) => string, held?: (top: boolean) => void, atEnd?: () => void,
  *   short?: boolean, children?: any, size?: number | null }} props
  */
@@ -74,10 +74,13 @@ export function Grid({
         ${last < rows.length && html`<${Pad} key="below" rows=${rows.length - last} columns=${columns.length} />`}</tbody></table></div>`;
 }
 
-/** @param {{ row: any, at: number, isChosen: boolean, of: { cells: (row: any) => any, open: (row: any) => void, classOf?: (row: any) => string } }} props */
-const GridRow = ({ row, at, isChosen, of }) =>
-    html`<tr id=${`row-${at}`} aria-rowindex=${at + 2} class=${of.classOf?.(row) ?? ''} aria-selected=${isChosen ? 'true' : 'false'}
-        onClick=${() => of.open(row)}>${of.cells(row)}</tr>`;
+/** @param {{ row: any, at: number, isChosen: boolean, of: { cells: (row: any) => any, made: string, open: (row: any) => void, classOf?: (row: any) => string } }} props */
+function GridRow({ row, at, isChosen, of }) {
+    // A key changes one row or two; the cells of the others are not made again.
+    const cells = useMemo(() => of.cells(row), [row, of.made]);
+    return html`<tr id=${`row-${at}`} aria-rowindex=${at + 2} class=${of.classOf?.(row) ?? ''} aria-selected=${isChosen ? 'true' : 'false'}
+        onClick=${() => of.open(row)}>${cells}</tr>`;
+}
 
 /** Room for rows that are not made. @param {{ rows: number, columns: number }} props */
 function Pad({ rows, columns }) {

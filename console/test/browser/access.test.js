@@ -41,7 +41,7 @@ test('without a key, or with a wrong one, the sign-in page asks and goes back to
     const page = await open();
     await page.goto(`${page_url}#/config`);
     const field = page.getByLabel('Key');
-    await field.waitFor();
+    await until(() => field.evaluate(element => element === document.activeElement), 'the field has the focus');
     await page.keyboard.type('wrong');
     await page.keyboard.press('Enter');
     await until(async () => (await page.locator('#why').textContent()) !== '', 'the refusal is told');

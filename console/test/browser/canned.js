@@ -152,6 +152,9 @@ export const row = (i, o = {}) => ({
     bytes: { asked: 412, answered: 12400 },
     bodies: 'whole',
     one_of: 1,
+    request: null,
+    relayed_to: null,
+    relayed: false,
     kept: false,
     done: true,
     ...o

@@ -70,6 +70,7 @@ test('the palette finds a server, and a dialog gives focus back', async () => {
     await answerWith(page);
     await visit(page, '/');
     await page.keyboard.press('/');
+    await page.locator('dialog[open] input:focus').waitFor();
     await page.keyboard.type('warehouse');
     await page
         .locator('[role="option"]', { has: page.locator('.kind', { hasText: /^server$/u }) })

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { REVISIONS } from './clients.js';
-import { callOf, clientOf, settled, showBodies } from './office.js';
+import { callOf, clientOf, watch } from './office.js';
 import { checkAxe, finish, open, trouble, visit } from './setup.js';
 
 after(finish);
@@ -13,11 +13,7 @@ let watching;
 let oddName;
 
 before(async () => {
-    await settled();
-    watching = await open();
-    await visit(watching, '/traffic');
-    await watching.locator('.live', { hasText: 'Live' }).waitFor();
-    await showBodies(watching);
+    watching = await watch();
     for (const revision of REVISIONS) {
         const client = await clientOf(revision, { name: `client ${SCRIPT}\u202e`, version: '<b>1</b>' });
         const { tools } = (await client.request('tools/list')).result;

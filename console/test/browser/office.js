@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { Client, REVISIONS } from './clients.js';
-import { key, link, until } from './setup.js';
+import { key, link, open, until, visit } from './setup.js';
 
 export const mcp = (/** @type {string} */ group = '') => new URL(group ? `/mcp/${group}` : '/mcp', link).href;
 export const accept = async () => ({ action: 'accept', content: { confirm: true } });
@@ -45,8 +45,18 @@ export async function api(path, init = {}) {
     return response.json();
 }
 
+/** Opens Traffic with bodies once every server has been reached or not, so that calls are recorded from then on. */
+export async function watch() {
+    await settled();
+    const page = await open();
+    await visit(page, '/traffic');
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    await showBodies(page);
+    return page;
+}
+
 /** Waits until every server has been reached or not. */
-export const settled = () =>
+const settled = () =>
     until(async () => {
         const { items } = await api('servers');
         return items.every(({ name, phase }) => phase === (name === 'search' ? 'down' : 'ready'));
@@ -67,3 +77,21 @@ export async function callOf(name, revision) {
     assert.ok(found, `${name} of ${revision} was recorded`);
     return found;
 }
+
+/** An address of every page. @param {{ id: string }} call That is opened. @param {string} tool That is tried. */
+export const addresses = (call, tool = 'tickets__close_ticket') => [
+    '/',
+    '/traffic',
+    `/traffic?open=${call.id}`,
+    `/calls/${call.id}`,
+    '/questions',
+    '/servers',
+    '/servers/tickets',
+    '/groups',
+    '/groups/support?why=tickets__clsoe_ticket',
+    '/sessions',
+    '/bridge',
+    `/try/support/${tool}`,
+    '/config?add=1',
+    '/cluster'
+];

@@ -259,8 +259,6 @@ test('ten thousand rows, a thousand tools and a hundred servers', async () => {
         await page.waitForSelector('tbody tr td:not([colspan])');
         const made = await page.locator('tbody tr').count();
         assert.ok(made <= 62, `${at} makes ${made} rows`);
-        const paint = await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime);
-        console.log(`first paint of ${at} after ${Math.round(paint)} ms, ${made} rows`);
     };
     for (const at of ['/traffic', '/servers', '/servers/tickets']) {
         await isBounded(at);

@@ -3,41 +3,20 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, callOf, clientOf, settled, showBodies, work } from './office.js';
-import { finish, open, page_url, until, visit } from './setup.js';
+import { addresses, api, callOf, clientOf, watch, work } from './office.js';
+import { chooseByKeys, finish, open, page_url, tabTo, until, visit } from './setup.js';
 
 after(finish);
-let watching;
 let call;
 
 before(async () => {
-    await settled();
-    watching = await open();
-    await visit(watching, '/traffic');
-    await watching.locator('.live', { hasText: 'Live' }).waitFor();
-    await showBodies(watching);
+    await watch();
     await work();
     await until(async () => (await api('calls?q=client:old-ide&limit=500')).items.length > 7, 'the calls are recorded');
     call = await callOf('tickets__close_ticket', '2026-07-28');
 });
 
 const heading = (page, name) => page.getByRole('heading', { name, level: 1 }).waitFor();
-const PAGES = () => [
-    '/',
-    '/traffic',
-    `/traffic?open=${call.id}`,
-    `/calls/${call.id}`,
-    '/questions',
-    '/servers',
-    '/servers/tickets',
-    '/groups',
-    '/groups/support?why=tickets__clsoe_ticket',
-    '/sessions',
-    '/bridge',
-    '/try/support/tickets__close_ticket',
-    '/config?add=1',
-    '/cluster'
-];
 
 test('new rows never move what one reads', async () => {
     const page = await open();
@@ -150,16 +129,6 @@ test('six tabs load', async () => {
     await first.context().close();
 });
 
-/** Goes with Tab to what is wanted. */
-async function tabTo(page, wanted) {
-    await wanted.waitFor();
-    for (let left = 120; left > 0; left--) {
-        if (await wanted.evaluate(element => element === document.activeElement)) return;
-        await page.keyboard.press('Tab');
-    }
-    assert.fail(`Tab does not come to ${wanted}`);
-}
-
 /** @param {any} page @param {string} letter @param {string} name */
 async function goTo(page, letter, name) {
     await page.evaluate(() => /** @type {HTMLElement} */ (document.activeElement).blur());
@@ -176,7 +145,10 @@ test('every job is done by keyboard alone', async () => {
     await goTo(page, 't', 'Traffic');
     await tabTo(page, page.locator('#filter'));
     await keyboard.type('tool:close_ticket client:2026-07-28');
-    await until(async () => (await page.locator('.calls tbody tr[id]').count()) >= 1, 'the filter is applied');
+    await until(async () => {
+        const rows = await page.locator('.calls tbody tr[id]').allTextContents();
+        return rows.length > 0 && rows.every(row => row.includes('close_ticket') && row.includes('2026-07-28'));
+    }, 'the filter is applied');
     await keyboard.press('Tab');
     await tabTo(page, page.getByRole('grid'));
     await keyboard.press('j');
@@ -225,9 +197,7 @@ test('every job is done by keyboard alone', async () => {
     await page.getByRole('link', { name: 'Its calls' }).waitFor();
     // Try a tool.
     await goTo(page, 'y', 'Try a tool');
-    await tabTo(page, page.getByLabel('call', { exact: true }));
-    await keyboard.type('elements__getElement');
-    await keyboard.press('Tab');
+    await chooseByKeys(page, page.getByLabel('call', { exact: true }), 'elements__getElement');
     await tabTo(page, page.getByLabel('Arguments, as they are sent'));
     await keyboard.press('Control+a');
     await keyboard.type('{"name": "Fe"}');
@@ -252,7 +222,7 @@ test('every job is done by keyboard alone', async () => {
 
 test('focus is seen wherever it is, and is never lost', async () => {
     const page = await open();
-    for (const at of PAGES()) {
+    for (const at of addresses(call)) {
         await visit(page, at);
         await page.waitForFunction(() => !document.querySelector('.bones'));
         // From the top: what had the focus on the page before may have been its last place.
@@ -284,7 +254,7 @@ test('focus is seen wherever it is, and is never lost', async () => {
 
 test('tables are tables, and live regions are polite and seldom speak', async () => {
     const page = await open();
-    for (const at of PAGES()) {
+    for (const at of addresses(call)) {
         await visit(page, at);
         await page.waitForFunction(() => !document.querySelector('.bones'));
         const wrong = await page.evaluate(() => [
@@ -324,7 +294,7 @@ for (const [name, options] of Object.entries({
 })) {
     test(`at ${name} nothing is cut off`, async () => {
         const page = await open(options);
-        for (const at of PAGES()) {
+        for (const at of addresses(call)) {
             await visit(page, at);
             await page.waitForFunction(() => !document.querySelector('.bones'));
             const cut = await page.evaluate(() => {
@@ -366,7 +336,7 @@ for (const [name, options] of Object.entries({
 
 test('no meaning by colour alone', async () => {
     const page = await open();
-    for (const at of PAGES()) {
+    for (const at of addresses(call)) {
         await visit(page, at);
         await page.waitForFunction(() => !document.querySelector('.bones'));
         const bare = await page.evaluate(() => {

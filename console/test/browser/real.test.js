@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { REVISIONS } from './clients.js';
-import { api, callOf, clientOf, settled, showBodies, work } from './office.js';
+import { api, callOf, clientOf, watch, work } from './office.js';
 import { finish, open, page_url, until, visit } from './setup.js';
 
 after(finish);
@@ -12,11 +12,7 @@ after(finish);
 let watching;
 
 before(async () => {
-    await settled();
-    watching = await open();
-    await visit(watching, '/traffic');
-    await watching.locator('.live', { hasText: 'Live' }).waitFor();
-    await showBodies(watching);
+    watching = await watch();
     await work();
 });
 

@@ -2,19 +2,14 @@
 // documentation are among them, as console-*.png.
 
 import { mkdirSync } from 'node:fs';
-import { accept, api, callOf, clientOf, settled, showBodies, work } from './office.js';
+import { accept, api, callOf, clientOf, watch, work } from './office.js';
 import { browser, open, until, visit } from './setup.js';
 
 /** How long the office works, so that figures have a history. */
 const WORK_TIME = 50_000;
 const folder = process.argv[2];
 mkdirSync(folder, { recursive: true });
-await settled();
-
-const watching = await open();
-await visit(watching, '/traffic');
-await watching.locator('.live', { hasText: 'Live' }).waitFor();
-await showBodies(watching);
+await watch();
 for (const end = Date.now() + WORK_TIME; Date.now() < end;) await work();
 // Somebody thinks for a while before they answer, and somebody else does not answer at all.
 const slowly = async () => {

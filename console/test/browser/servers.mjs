@@ -1,4 +1,4 @@
-// MCP servers on standard input and output for tests of the console: servers.mjs tickets | odd.
+// MCP servers on standard input and output for tests of the console: servers.mjs tickets | many | odd.
 //
 // `tickets` asks in the middle of a call. What `odd` says is markup, script, and characters that cannot be seen, wherever a
 // server has a say: names, descriptions, results, errors, questions, standard error.
@@ -6,6 +6,8 @@
 import { createInterface } from 'node:readline';
 
 export const MARKUP = '<img src=x onerror="alert(1)"><script>alert(2)</script>';
+/** Tools of `many`. */
+const MANY = 1000;
 const BIDI = '\u202egnp.exe\u200b';
 const ODD = `${MARKUP}${BIDI}`;
 const TICKET = {
@@ -56,6 +58,15 @@ const PERSONS = {
                 structuredContent: { ticket, state: isClosed ? 'closed' : 'open' }
             };
         }
+    },
+    many: {
+        info: { name: 'many-mcp', version: '1.0' },
+        tools: Array.from({ length: MANY }, (_, n) => ({
+            name: `tool_${n}`,
+            description: `Does what tool ${n} of ${MANY} does.`,
+            inputSchema: { type: 'object', properties: { text: { type: 'string' }, count: { type: 'integer' } } }
+        })),
+        call: async name => text(`${name} was called.`)
     },
     odd: {
         info: { name: `odd ${ODD}`, version: MARKUP },

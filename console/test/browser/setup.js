@@ -128,6 +128,27 @@ export async function until(holds, what) {
     assert.fail(`never: ${what}`);
 }
 
+/** Goes with Tab to what is wanted. @param {any} page @param {any} wanted Locator. */
+export async function tabTo(page, wanted) {
+    await wanted.waitFor();
+    for (let left = 120; left > 0; left--) {
+        if (await wanted.evaluate(element => element === document.activeElement)) return;
+        await page.keyboard.press('Tab');
+    }
+    assert.fail(`Tab does not come to ${wanted}`);
+}
+
+/** Goes to a list of options with Tab and chooses one with the arrows. @param {any} page @param {any} list Locator. @param {string} value */
+export async function chooseByKeys(page, list, value) {
+    await list.getByText(value, { exact: true }).waitFor({ state: 'attached' });
+    await tabTo(page, list);
+    for (let left = await list.locator('option').count(); left > 0; left--) {
+        if ((await list.inputValue()) === value) return;
+        await page.keyboard.press('ArrowDown');
+    }
+    assert.equal(await list.inputValue(), value);
+}
+
 export const PAGES = {
     overview: '/',
     traffic: '/traffic',

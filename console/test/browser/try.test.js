@@ -3,18 +3,14 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { REVISIONS } from './clients.js';
-import { api, callOf, clientOf, settled, showBodies } from './office.js';
+import { api, callOf, clientOf, watch } from './office.js';
 import { finish, open, until, visit } from './setup.js';
 
 after(finish);
 let watching;
 
 before(async () => {
-    await settled();
-    watching = await open();
-    await visit(watching, '/traffic');
-    await watching.locator('.live', { hasText: 'Live' }).waitFor();
-    await showBodies(watching);
+    watching = await watch();
 });
 
 /** Runs what is on the page, and allows it where it is asked. @param {any} page */

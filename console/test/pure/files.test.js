@@ -28,6 +28,15 @@ test('every file is in the binary', () => {
     assert.deepEqual(embedded.filter(name => name !== 'vendor/LICENSES').sort(), names.sort());
 });
 
+test('every module is asked for at once', () => {
+    const asked = [
+        ...read('index.html')
+            .toString()
+            .matchAll(/(?:modulepreload" href|script type="module" src)="console\/assets\/([^"]+)"/gu)
+    ];
+    assert.deepEqual(asked.map(found => found[1]).sort(), names.filter(name => name.endsWith('.js')).sort());
+});
+
 test('vendored files are what their sums say, and have their licences', () => {
     const table = [
         ...read('vendor/README.md')
