@@ -3,7 +3,8 @@
 //!
 //! `just instructions` builds and counts, and fails if a path became more than 10 % heavier.
 //! `just instructions --renew` rewrites the committed counts. A gateway whose console nobody watches is held against one
-//! without a console, and against itself after a viewer came and went.
+//! without a console, and against itself after a viewer came and went; what a viewer, traces and the access log add is
+//! printed.
 
 #![allow(missing_docs, unreachable_pub, reason = "a test has no outside users")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
@@ -33,6 +34,12 @@ const WARM_UP_CALLS: u32 = 50;
 const MEASURED_CALLS: u32 = 200;
 /// The line of the fixture's configuration that is replaced where there is to be a console.
 const CONSOLE_OFF: &str = "admin = { console = false }";
+/// One trace in a hundred is sent to a collector, which is not there.
+const TRACED: &str = r#"admin = { console = false }
+telemetry = { endpoint = "http://127.0.0.1:9", sampler = "parentbased_traceidratio", sample_ratio = 0.01 }"#;
+/// The line of the configuration that keeps requests out of the log, and one that has them there.
+const LOG_QUIET: &str = "log = { filter = \"warn\" }";
+const LOG_ACCESS: &str = "log = { access = true }";
 /// The first routes are also counted with callers that are known.
 const GUARDED_ROUTES: usize = 2;
 /// Allowed increase over the committed count, in percent. Compilers differ, and libc picks some functions by processor
@@ -69,9 +76,9 @@ fn main() -> ExitCode {
                 now = now.min(count());
             }
         }
+        let is_heavier = !renew && committed_counts.is_heavier(name, now, TOLERANCE_PERCENT);
         let committed = committed_counts.replace(name, now);
         let change = committed.map(|committed| (now as f64 / committed as f64 - 1.0) * 100.0);
-        let is_heavier = !renew && change.is_none_or(|change| change > TOLERANCE_PERCENT);
         heavier += usize::from(is_heavier);
         let shown = change.map_or_else(|| "new".to_owned(), |change| format!("{change:+.1}%"));
         println!("{now:>12} {:>12} {shown:>8}  {name}{}", committed.unwrap_or_default(), verdict(is_heavier));
@@ -82,11 +89,14 @@ fn main() -> ExitCode {
     }
     let off = count_least(&mut gateway);
     drop(gateway);
-    let closed = fixture.file("closed.toml");
     let text = fs::read_to_string(fixture.config()).expect("the file can be read");
-    assert!(text.contains(CONSOLE_OFF), "the fixture has no console");
-    fs::write(&closed, text.replace(CONSOLE_OFF, viewer::ADMIN)).expect("the file can be written");
-    let mut gateway = CountingGateway::start(&program, &fixture, &closed);
+    let written = |name: &str, line: &str, replaced: &str| {
+        let file = fixture.file(name);
+        assert!(text.contains(line), "the fixture has no such line: {line}");
+        fs::write(&file, text.replace(line, replaced)).expect("the file can be written");
+        file
+    };
+    let mut gateway = CountingGateway::start(&program, &fixture, &written("closed.toml", CONSOLE_OFF, viewer::ADMIN));
     let closed = count_least(&mut gateway);
     let viewer = Viewer::open(gateway.address);
     let watched = count_least(&mut gateway);
@@ -94,12 +104,24 @@ fn main() -> ExitCode {
     viewer::wait_recording(gateway.address, false);
     let viewed = count_least(&mut gateway);
     drop(gateway);
+    let mut gateway =
+        CountingGateway::start(&program, &fixture, &written("few.toml", CONSOLE_OFF, viewer::ADMIN_OF_FEW));
+    let viewer = Viewer::open(gateway.address);
+    let beyond = count_least(&mut gateway);
+    drop((viewer, gateway));
+    let traced = written("traced.toml", CONSOLE_OFF, TRACED);
+    let traced = count_least(&mut CountingGateway::start(&program, &fixture, &traced));
+    let logged = written("logged.toml", LOG_QUIET, LOG_ACCESS);
+    let logged = count_least(&mut CountingGateway::start_with_log(&program, &fixture, &logged, "info"));
     let share = |count: u64, of: u64| (count as f64 / of as f64 - 1.0) * 100.0;
     println!("{off:>12} {:>12} {:>8}  {}, no console", "", "", ROUTES[0].name);
     for (count, of, most, name) in [
         (closed, off, Some(CLOSED_PERCENT), "nobody watches"),
         (watched, closed, None, "watched"),
+        (beyond, closed, None, "watched, beyond the rate"),
         (viewed, closed, Some(VIEWED_PERCENT), "after a viewer"),
+        (traced, off, None, "one in a hundred traced"),
+        (logged, off, None, "in the access log"),
     ] {
         let change = share(count, of);
         let is_heavier = most.is_some_and(|most| change > most + NOISE_PERCENT);

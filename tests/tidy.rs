@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &["line_log", "redact"]),
     ("workers", &[]),
     ("recorder", &["workers"]),
-    ("access_log", &["identity", "line_log", "recorder", "telemetry"]),
+    ("access_log", &["identity", "line_log", "protocol", "recorder", "telemetry"]),
     ("timer", &["sync", "workers"]),
     ("http", &["metrics", "recorder", "sync", "timer", "workers"]),
     ("otlp", &["failure", "http", "redact"]),

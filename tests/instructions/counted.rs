@@ -21,6 +21,11 @@ pub struct CountingGateway {
 
 impl CountingGateway {
     pub fn start(program: &Path, fixture: &HotPathFixture, config: &Path) -> Self {
+        // Without the access log, which is on where standard error is no terminal.
+        Self::start_with_log(program, fixture, config, "warn")
+    }
+
+    pub fn start_with_log(program: &Path, fixture: &HotPathFixture, config: &Path, level: &str) -> Self {
         let mut command = Command::new("valgrind");
         let name = config.file_stem().expect("a file").to_string_lossy();
         let dump_prefix = fixture.file(&format!("callgrind-{name}"));
@@ -28,8 +33,10 @@ impl CountingGateway {
         let log = fixture.file("valgrind.log");
         command.args(["--tool=callgrind", "--quiet"]).arg(format!("--log-file={}", log.display()));
         command.arg(format!("--callgrind-out-file={}", dump_prefix.display()));
-        // Without the access log, which is on where standard error is no terminal.
-        command.arg(program).args(["serve", "--workers", "1", "--log", "warn", "--config"]).arg(config);
+        command.arg(program).args(["serve", "--workers", "1", "--log", level, "--config"]).arg(config);
+        if level == "info" {
+            command.stderr(fs::File::create(fixture.file("access.log")).expect("the file can be written"));
+        }
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RIALTO_")) {
             command.env_remove(name);
         }

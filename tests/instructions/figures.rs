@@ -28,9 +28,9 @@ impl CommittedCounts {
         Self(counts.collect())
     }
 
-    /// Whether a count is more than a committed one by more than so many percent.
+    /// Whether a count is more than the committed one by more than so many percent, or there is none.
     pub fn is_heavier(&self, name: &str, count: u64, percent: f64) -> bool {
-        self.0.get(name).is_some_and(|committed| count as f64 > *committed as f64 * (1.0 + percent / 100.0))
+        self.0.get(name).is_none_or(|committed| count as f64 > *committed as f64 * (1.0 + percent / 100.0))
     }
 
     /// Replaces the count of a route and returns the previous one.

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 /// Lines of a configuration that let the viewer in.
 pub const ADMIN: &str = "admin = { tokens = { ann = { token = \"a-viewer-of-the-guards\", may = \"look\" } } }";
+/// The same, where nearly all calls are beyond the rate up to which all are recorded.
+pub const ADMIN_OF_FEW: &str =
+    "admin = { record_rate = 1, tokens = { ann = { token = \"a-viewer-of-the-guards\", may = \"look\" } } }";
 const AUTHORIZATION: &str = "Authorization: Bearer a-viewer-of-the-guards";
 /// Recording ends half a minute after the last viewer; a gateway under valgrind is slow.
 const TIMEOUT: Duration = Duration::from_secs(120);

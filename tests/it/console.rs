@@ -11,11 +11,12 @@ mod streams;
 mod why;
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use rialto::console;
 use serde_json::{Value, json};
 
-use crate::harness::{HttpRequest, Rialto};
+use crate::harness::{HttpRequest, Rialto, TEST_TIMEOUT};
 
 /// The document that describes the API.
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| serde_json::from_slice(&console::openapi()).unwrap());
@@ -33,6 +34,19 @@ pub async fn get(rialto: &Rialto, path: &str) -> Value {
     assert_eq!(status, 200, "{path}: {answer}");
     validate("get", path, "200", &answer);
     answer
+}
+
+/// Waits for an answer to a GET that is as it should be.
+pub async fn wait(rialto: &Rialto, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+    loop {
+        let answer = get(rialto, path).await;
+        if holds(&answer) {
+            return answer;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{path}: {answer:#}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// The answer to a POST, which must be as the document says.

@@ -9,9 +9,11 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::browser::install_chromium;
+use crate::cluster::processes::{LEASE, Node};
 use crate::harness::TEST_TIMEOUT;
 use crate::peers::{self, source};
 use crate::process::rialto;
+use crate::redis::{RedisFlavor, RedisServer};
 
 /// How long a file of browser tests may take on a machine with other work.
 const BROWSER_TIMEOUT: Duration = Duration::from_secs(600);
@@ -68,6 +70,8 @@ enum Setting {
     Guarded,
     /// The office without the server whose words are markup, for pictures.
     Pictures,
+    /// A hundred servers, one of them with a thousand tools; ten thousand calls are kept.
+    Large,
 }
 
 impl Setting {
@@ -75,6 +79,7 @@ impl Setting {
     fn file(self) -> Option<String> {
         let who = match self {
             Self::Bare => return None,
+            Self::Large => return Some(large_file()),
             Self::Office | Self::Pictures => {
                 "[admin.tokens]\neve = { token = \"token-of-eve-who-edits\", may = \"edit\" }\n"
             }
@@ -83,13 +88,9 @@ impl Setting {
                  \"token-of-lou-who-looks\"\nann = \"token-of-ann-who-acts\"\nbob = \"token-of-bob-who-calls\"\n"
             }
         };
-        let (peers, own) = (peers::installed().join("node"), console_folder().join("test/browser/servers.mjs"));
-        let server = |name: &str, script: PathBuf, arguments: &str| {
-            let node = peers.join("node_modules/.bin/node");
-            format!("[servers.{name}]\ncommand = {node:?}\nargs = [{script:?}, {arguments}]\n\n")
-        };
+        let (peers, own) = (peers::installed().join("node"), own_servers());
         let servers = [
-            "[servers.elements]\nbuiltin = \"elements\"\n\n".to_owned(),
+            ELEMENTS.to_owned(),
             server("everything", peers.join("everything.mjs"), "\"stdio\""),
             server("tickets", own.clone(), "\"tickets\""),
             if matches!(self, Self::Pictures) { String::new() } else { server("odd", own, "\"odd\"") },
@@ -104,10 +105,42 @@ impl Setting {
     }
 }
 
+/// Servers of [`Setting::Large`], of which the last has a thousand tools.
+const LARGE_SERVERS: usize = 100;
+
+fn large_file() -> String {
+    let admin = "[admin]\nrecord = \"always\"\nrecord_bytes = \"256MiB\"\nrecord_rate = 1000000\n\n";
+    let small = (1..LARGE_SERVERS).map(|n| format!("[servers.server{n}]\nbuiltin = \"elements\"\n\n"));
+    let many = server("many", own_servers(), "\"many\"");
+    format!("listen = \"127.0.0.1:0\"\n\n{admin}{}{many}", small.collect::<String>())
+}
+
+/// The built-in server in a file.
+const ELEMENTS: &str = "[servers.elements]\nbuiltin = \"elements\"\n\n";
+
+/// A server in a file that Node runs.
+fn server(name: &str, script: PathBuf, arguments: &str) -> String {
+    let node = peers::installed().join("node/node_modules/.bin/node");
+    format!("[servers.{name}]\ncommand = {node:?}\nargs = [{script:?}, {arguments}]\n\n")
+}
+
+/// The script with the servers of these tests.
+fn own_servers() -> PathBuf {
+    console_folder().join("test/browser/servers.mjs")
+}
+
+/// The gateway, or another build of it where figures are taken.
+fn gateway() -> Command {
+    let Some(other) = std::env::var_os("RIALTO_BINARY") else { return rialto() };
+    let mut command = Command::new(other);
+    command.kill_on_drop(true).env_remove("RIALTO_LOG").stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
 async fn serve(name: &str, setting: Setting) -> Served {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("console-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let mut command = rialto();
+    let mut command = gateway();
     command.arg("serve").env("XDG_RUNTIME_DIR", &folder).stderr(Stdio::null());
     match setting.file() {
         Some(text) => {
@@ -136,24 +169,32 @@ async fn in_the_browser(arguments: &[&str]) {
 
 /// Runs a script with a browser and a gateway.
 async fn at_work(setting: Setting, arguments: &[&str]) {
-    tokio::task::spawn_blocking(|| {
-        install_packages();
-        install_chromium();
-    })
-    .await
-    .unwrap();
+    install_browser().await;
     let name = Path::new(arguments.last().unwrap()).file_stem().unwrap().to_string_lossy().into_owned();
     let served = serve(&name, setting).await;
+    succeeds(script(&served.link, arguments), BROWSER_TIMEOUT).await;
+}
+
+async fn install_browser() {
+    let install = || {
+        install_packages();
+        install_chromium();
+    };
+    tokio::task::spawn_blocking(install).await.unwrap();
+}
+
+/// Command that runs a script with a browser for the console at a link.
+fn script(link: &str, arguments: &[&str]) -> Command {
     let mut command = node();
-    command.args(arguments).env("RIALTO_LINK", &served.link).env("CHROMIUM", peers::installed().join("chromium"));
-    succeeds(command, BROWSER_TIMEOUT).await;
+    command.args(arguments).env("RIALTO_LINK", link).env("CHROMIUM", peers::installed().join("chromium"));
+    command
 }
 
 #[tokio::test]
 async fn modules_without_a_document_and_the_budgets_of_files() {
     tokio::task::spawn_blocking(peers::installed).await.unwrap();
     let mut command = node();
-    let tests = ["files", "json", "lines", "query", "rest"];
+    let tests = ["files", "json", "lines", "query", "relays", "rest"];
     command.arg("--test").args(tests.map(|name| format!("console/test/pure/{name}.test.js")));
     succeeds(command, TEST_TIMEOUT).await;
 }
@@ -213,12 +254,49 @@ async fn reading_is_not_disturbed_and_addresses_restore_everything() {
 }
 
 #[tokio::test]
+async fn focus_is_seen_and_never_lost() {
+    at_work(Setting::Office, &["--test", "console/test/browser/focus.test.js"]).await;
+}
+
+#[tokio::test]
 async fn callers_sign_in_with_their_own_credentials() {
     at_work(Setting::Guarded, &["--test", "console/test/browser/signin.test.js"]).await;
+}
+
+#[tokio::test]
+async fn two_nodes_are_shown_and_one_that_is_killed_is_greyed() {
+    install_browser().await;
+    let store = RedisServer::start(RedisFlavor::Redis).await;
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("console-nodes-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("rialto.toml");
+    let tickets = server("tickets", own_servers(), "\"tickets\"");
+    let cluster = format!("[cluster]\nlease = \"{}s\"\ntimeout = \"1s\"\n\n", LEASE.as_secs());
+    std::fs::write(&file, format!("{cluster}{ELEMENTS}{tickets}")).unwrap();
+    let start = |name: &'static str| Node::start(name, store.url(), file.clone(), folder.join(format!("{name}.log")));
+    let (a, b) = (start("a").await, start("b").await);
+    for node in [&a, &b] {
+        node.wait_ready().await;
+    }
+    let link = format!("http://{}/console#key={}", a.address, a.console_key().await);
+    let mut command = script(&link, &["--test", "console/test/browser/cluster.test.js"]);
+    command.env("RIALTO_OTHER", format!("http://{}", b.address)).env("RIALTO_OTHER_PID", b.id().to_string());
+    succeeds(command, BROWSER_TIMEOUT).await;
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[tokio::test]
 #[ignore = "makes pictures to look at: just screenshots"]
 async fn screenshots() {
     at_work(Setting::Pictures, &["console/test/browser/screenshots.mjs", "target/screenshots"]).await;
+}
+
+#[tokio::test]
+#[ignore = "takes figures of a release-like build: just bench-console"]
+async fn figures() {
+    install_browser().await;
+    let served = serve("figures", Setting::Large).await;
+    let mut command = script(&served.link, &["console/test/browser/bench.mjs"]);
+    let status = tokio::time::timeout(BROWSER_TIMEOUT, command.status()).await.expect("it ends in time").unwrap();
+    assert!(status.success());
 }

@@ -13,9 +13,10 @@ use rialto::mcp_client::{ConnectionSettings, HttpTransport, Target};
 use rialto::protocol::Raw;
 use rialto::upstream::{HealthPhase, List, SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::harness::{PER_REQUEST, Rialto, TEST_TIMEOUT, call, request, until};
+use crate::ports::ReservedPort;
 use crate::scripted_server::{InjectedFault, ScriptedServer, ServerTransport};
 
 const HTTP_TRANSPORTS: [ServerTransport; 3] =
@@ -381,7 +382,7 @@ async fn a_connection_that_is_not_accepted_times_out() {
 
 #[tokio::test]
 async fn connecting_fails_with_the_kind_of_its_cause() {
-    let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let refusing = ReservedPort::new();
     for target in url_targets(&format!("http://{refusing}/path-s3cret?key=s3cret")) {
         let failure = connect_failure(&target, |_| {}).await;
         assert_eq!((failure.kind(), failure.execution()), (FailureKind::Unreachable, Execution::NotRun));

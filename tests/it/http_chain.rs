@@ -17,10 +17,11 @@ use rialto::http::server::{self, Http1Implementation, HttpService, ReceivedBody,
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::cluster::processes::{eventually, unused_port};
+use crate::cluster::processes::eventually;
 use crate::corpus::{REQUESTS, corpus};
 use crate::harness::{HttpRequest, TEST_TIMEOUT};
 use crate::peers::source;
+use crate::ports::ReservedPort;
 
 /// Header by which the front marks a request.
 const MARK: &str = "x-front";
@@ -43,6 +44,7 @@ struct ReceivedRequest {
 struct Front {
     child: Child,
     address: SocketAddr,
+    _port: ReservedPort,
     folder: PathBuf,
 }
 
@@ -109,7 +111,7 @@ impl RecordingService {
 
 impl Front {
     /// Starts a proxy and waits until it serves.
-    async fn start(program: &str, arguments: &[&str], file: &str, configuration: String, port: u16) -> Self {
+    async fn start(program: &str, arguments: &[&str], file: &str, configuration: String, port: ReservedPort) -> Self {
         let peers_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers");
         let to = peers_dir.clone();
         let setup = move || Command::new("bash").arg(source().join("setup.sh")).arg(to).arg("fronts").status();
@@ -122,7 +124,7 @@ impl Front {
         std::fs::write(folder.join(file), configuration).unwrap();
         let mut command = Command::new(peers_dir.join(program));
         command.args(arguments).current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null());
-        let front = Self { child: command.spawn().unwrap(), address: ([127, 0, 0, 1], port).into(), folder };
+        let front = Self { child: command.spawn().unwrap(), address: port.address, _port: port, folder };
         eventually("the front serves", async || match front.get().await {
             Some((200, _)) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -132,7 +134,7 @@ impl Front {
     }
 
     async fn nginx(back: SocketAddr) -> Self {
-        let port = unused_port();
+        let port = ReservedPort::new();
         let configuration = format!(
             "daemon off; master_process off; pid nginx.pid; error_log stderr crit;
             events {{}}
@@ -141,7 +143,7 @@ impl Front {
                 client_header_timeout 500ms; client_body_timeout 500ms; keepalive_timeout 500ms; lingering_close off;
                 upstream back {{ server {back}; keepalive 4; }}
                 server {{
-                    listen 127.0.0.1:{port};
+                    listen {port};
                     location / {{
                         proxy_pass http://back;
                         proxy_http_version 1.1;
@@ -156,7 +158,7 @@ impl Front {
     }
 
     async fn haproxy(back: SocketAddr) -> Self {
-        let port = unused_port();
+        let port = ReservedPort::new();
         let configuration = format!(
             "defaults
                 mode http
@@ -167,7 +169,7 @@ impl Front {
                 timeout server 5s
                 http-reuse always
             listen front
-                bind 127.0.0.1:{port}
+                bind {port}
                 http-request set-header X-Front %[uuid()]
                 server back {back}\n",
             timeout = FRONT_TIMEOUT.as_millis()

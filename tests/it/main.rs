@@ -40,6 +40,7 @@ mod outbound;
 mod peers;
 mod per_request;
 mod pieces;
+mod ports;
 mod process;
 mod quotas;
 mod rate_limits;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::config::TempFolder;
 use crate::harness::{Rialto, until};
+use crate::ports::ReservedPort;
 use crate::traces::collector::{Collector, Telemetry};
 use crate::traces::{call_element, stop};
 
@@ -262,7 +263,7 @@ async fn a_lost_export_is_counted_and_the_next_one_has_everything() {
 #[tokio::test]
 async fn a_collector_that_is_away_disturbs_no_call_and_no_stop() {
     for (protocol, _) in BOTH {
-        let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let away = ReservedPort::new();
         let mut telemetry = Telemetry::default();
         telemetry.otlp.endpoint = Some(format!("http://{away}").parse().unwrap());
         telemetry.otlp.protocol = Some(protocol);

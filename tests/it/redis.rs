@@ -1,6 +1,5 @@
 //! Redis and Valkey servers started by tests, which can stop, restart and pause them and limit their memory.
 
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::TEST_TIMEOUT;
 use crate::peers::source;
+use crate::ports::ReservedPort;
 
 /// Server program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,9 @@ pub enum RedisFlavor {
 pub struct RedisServer {
     flavor: RedisFlavor,
     child: Option<Child>,
-    port: u16,
+    port: ReservedPort,
+    /// Other ports that the process listens on.
+    more_ports: Vec<ReservedPort>,
     folder: PathBuf,
     file: Option<PathBuf>,
     arguments: Vec<String>,
@@ -78,11 +80,11 @@ impl RedisServer {
         let arguments = vec!["--sentinel".to_owned()];
         let mut server = Self::blank(RedisFlavor::Redis, arguments, "", false).await;
         server.file = Some(file.to_owned());
-        server.find_port().await
+        server.started().await
     }
 
     async fn begin(flavor: RedisFlavor, arguments: Vec<String>, credentials: &str, tls: bool) -> Self {
-        Self::blank(flavor, arguments, credentials, tls).await.find_port().await
+        Self::blank(flavor, arguments, credentials, tls).await.started().await
     }
 
     /// Server that is configured but not started.
@@ -94,23 +96,32 @@ impl RedisServer {
         std::fs::create_dir_all(&folder).unwrap();
         let tls = tls.then(|| certificate(&folder));
         let credentials = credentials.to_owned();
-        Self { flavor, child: None, port: 0, folder, file: None, arguments, credentials, tls }
-    }
-
-    /// Starts the server on an unused port; retries because another process may bind the port first.
-    async fn find_port(mut self) -> Self {
-        for _ in 0..20 {
-            self.port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-            if self.restart().await {
-                return self;
-            }
+        Self {
+            flavor,
+            child: None,
+            port: ReservedPort::new(),
+            more_ports: Vec::new(),
+            folder,
+            file: None,
+            arguments,
+            credentials,
+            tls,
         }
-        panic!("no port is free");
     }
 
-    /// Starts the server on its previous port; false when another process has bound the port.
-    pub async fn restart(&mut self) -> bool {
-        let port = self.port.to_string();
+    async fn started(mut self) -> Self {
+        self.restart().await;
+        self
+    }
+
+    /// Keeps a port that the process listens on beside its own for as long as the server.
+    pub fn keep_port(&mut self, port: ReservedPort) {
+        self.more_ports.push(port);
+    }
+
+    /// Starts the process, on the same port each time.
+    pub async fn restart(&mut self) {
+        let port = self.port.number().to_string();
         let mut command = Command::new(installed(self.flavor));
         // `argv[0]` selects between server, Sentinel and CLI in one binary.
         command.arg0("redis-server").args(&self.file);
@@ -131,12 +142,12 @@ impl RedisServer {
         let started = Instant::now();
         while started.elapsed() < TEST_TIMEOUT {
             if self.child.as_mut().unwrap().try_wait().unwrap().is_some() {
-                return false;
+                break;
             }
             let info = self.try_ask::<String>(redis::cmd("INFO").arg("server")).await;
             let own = format!("process_id:{}\r\n", self.pid().as_raw_nonzero());
             if info.is_ok_and(|info| info.contains(&own)) {
-                return true;
+                return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -165,12 +176,12 @@ impl RedisServer {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     pub fn url(&self) -> String {
         let (scheme, host) = if self.tls.is_some() { ("rediss", "localhost") } else { ("redis", "127.0.0.1") };
-        format!("{scheme}://{}{host}:{}", self.credentials, self.port)
+        format!("{scheme}://{}{host}:{}", self.credentials, self.port.number())
     }
 
     /// New store client for one node.

@@ -20,6 +20,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{PER_REQUEST, until};
+use crate::ports::ReservedPort;
 
 pub use dual::DualServer;
 
@@ -38,6 +39,7 @@ pub enum ServerTransport {
 pub struct ScriptedServer {
     pub name: String,
     pub address: SocketAddr,
+    _port: ReservedPort,
     inner: Arc<ServerState>,
 }
 
@@ -180,10 +182,9 @@ impl ScriptedServer {
             last_id: AtomicI64::new(0),
             tasks: Mutex::default(),
         });
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let scripted = Self { name: name.into(), address, inner };
-        scripted.inner.accept(listener);
+        let port = ReservedPort::new();
+        let scripted = Self { name: name.into(), address: port.address, _port: port, inner };
+        scripted.restart().await;
         scripted
     }
 

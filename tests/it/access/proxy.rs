@@ -19,6 +19,7 @@ use super::{TestIssuer, token};
 use crate::config::TempFolder;
 use crate::harness::{Rialto, TEST_TIMEOUT, initialize};
 use crate::nginx::{Nginx, serving_below};
+use crate::ports::ReservedPort;
 use crate::process::rialto;
 use crate::redis::certificate;
 
@@ -84,7 +85,8 @@ impl TlsProxy {
 #[tokio::test]
 async fn behind_a_tls_proxy_all_urls_are_those_of_the_client() {
     for (name, path, is_configured) in [("public", "", true), ("path", "/gate", true), ("forwarded", "", false)] {
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let reserved = ReservedPort::new();
+        let port = reserved.number();
         let base = format!("https://localhost:{port}{path}");
         let rialto_gateway = Rialto::with(|settings| {
             settings.policy.issuers = Some(Arc::new(TestIssuer::default()));

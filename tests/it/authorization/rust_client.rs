@@ -1,7 +1,5 @@
 //! The official Rust SDK logs in through a gateway that nginx serves below a path.
 
-use std::net::TcpListener;
-
 use rmcp::model::CallToolRequestParams;
 use rmcp::transport::auth::{AuthClient, AuthorizationRequest, OAuthState};
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
@@ -13,6 +11,7 @@ use super::*;
 use crate::authorization_server::{CALLBACK, fill_in_pages};
 use crate::harness::{HttpRequest, TEST_TIMEOUT};
 use crate::nginx::{Nginx, serving_below};
+use crate::ports::ReservedPort;
 use crate::scripted_server::{ScriptedServer, ServerTransport};
 
 /// nginx that serves a gateway below `/gate`, and the URL of the gateway there.
@@ -49,7 +48,8 @@ async fn logged_in(url: &str, challenge: &str) -> AuthorizationManager {
 async fn rmcp_logs_in_and_steps_up_below_a_path() {
     let server = AuthorizationServer::oidc_provider(&[("LATER_SCOPES", "1")]).await;
     let upstream = ScriptedServer::start("db", ServerTransport::Http).await;
-    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let reserved = ReservedPort::new();
+    let port = reserved.number();
     let base = format!("http://127.0.0.1:{port}/gate");
     let gateway = Configured::with("rust-client", &with_rules(&server, &upstream), |settings| {
         settings.policy.public_url = Some(rialto::policy::PublicUrl::parse(&base).unwrap());

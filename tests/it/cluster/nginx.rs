@@ -2,24 +2,23 @@
 
 use std::path::Path;
 
-use super::processes::{Node, eventually, unused_port};
+use super::processes::{Node, eventually};
 use crate::config::TempFolder;
 use crate::harness::HttpRequest;
 use crate::nginx::Nginx;
 use crate::peers::{PY1, PY2, Peer, TS1, TS2, carry_out, check};
+use crate::ports::ReservedPort;
 use crate::redis::{RedisFlavor, RedisServer};
 
 /// nginx in front of the nodes, and its port.
-async fn in_front_of(nodes: &[Node]) -> (Nginx, u16) {
+async fn in_front_of(nodes: &[Node]) -> (Nginx, ReservedPort) {
     let folder = TempFolder::new("nginx-cluster");
-    let port = unused_port();
-    folder.write("nginx.conf", &configuration(nodes, port));
+    let port = ReservedPort::new();
+    folder.write("nginx.conf", &configuration(nodes, port.number()));
     let nginx = Nginx::start(folder).await;
-    eventually("nginx serves", async || {
-        match HttpRequest::to(([127, 0, 0, 1], port).into(), "GET", "/readyz").attempt().await {
-            Ok(received) if received.status == 200 => Ok(()),
-            other => Err(format!("{:?}", other.map(|received| received.status))),
-        }
+    eventually("nginx serves", async || match HttpRequest::to(port.address, "GET", "/readyz").attempt().await {
+        Ok(received) if received.status == 200 => Ok(()),
+        other => Err(format!("{:?}", other.map(|received| received.status))),
     })
     .await;
     (nginx, port)
@@ -54,7 +53,7 @@ async fn official_sdks_work_with_three_nodes_behind_nginx() {
         nodes.push(node);
     }
     let (nginx, port) = in_front_of(&nodes).await;
-    let address = format!("http://127.0.0.1:{port}");
+    let address = format!("http://{port}");
     let both = async |peer: Peer, newest: &'static str| {
         for (transport, path, revision) in
             [("http", "/mcp", "2025-11-25"), ("http", "/mcp", newest), ("sse", "/sse", "")]

@@ -1,6 +1,6 @@
 //! Test cluster: nodes as separate processes, a shared Redis, and scripted servers behind them.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use tokio::process::Child;
 use super::balancer::RoundRobinBalancer;
 use super::upstream_proxy::{self, UpstreamFault};
 use crate::harness::{HttpRequest, TEST_TIMEOUT};
+use crate::ports::ReservedPort;
 use crate::process::rialto;
 use crate::redis::{RedisFlavor, RedisServer};
 use crate::scripted_server::{ScriptedServer, ServerCatalog, ServerTransport, tool};
@@ -41,6 +42,7 @@ pub struct TestCluster {
 pub struct Node {
     pub name: String,
     pub address: SocketAddr,
+    _port: ReservedPort,
     store: String,
     config: PathBuf,
     log: PathBuf,
@@ -228,29 +230,20 @@ fn configuration(http_address: SocketAddr, child_server: &ScriptedServer) -> Str
     )
 }
 
-/// Port that was unused a moment ago.
-pub fn unused_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
-}
-
 // === impl Node ===
 
 impl Node {
-    /// Starts the node on an unused port; retries because another process may bind the port first.
+    /// Starts the node on a port of its own.
     pub async fn start(name: &str, store: String, config: PathBuf, log: PathBuf) -> Self {
-        let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut node = Self { name: name.into(), address, store, config, log, child: None, killed: false };
-        for _ in 0..20 {
-            node.address.set_port(unused_port());
-            if node.restart().await {
-                return node;
-            }
-        }
-        panic!("no port is free");
+        let port = ReservedPort::new();
+        let (name, address) = (name.into(), port.address);
+        let mut node = Self { name, address, _port: port, store, config, log, child: None, killed: false };
+        node.restart().await;
+        node
     }
 
-    /// Starts the process on its previous address; false when it does not serve.
-    pub async fn restart(&mut self) -> bool {
+    /// Starts the process, on the same address each time.
+    pub async fn restart(&mut self) {
         let log = std::fs::File::options().create(true).append(true).open(&self.log).unwrap();
         let mut command = rialto();
         command.args(["serve", "--node", &self.name, "--store", &self.store, "--listen", &self.address.to_string()]);
@@ -266,7 +259,7 @@ impl Node {
         // Drains stdout, so that the process never blocks on it.
         tokio::spawn(async move { tokio::io::copy(&mut output, &mut tokio::io::sink()).await });
         self.child = Some(child);
-        line.contains("http://")
+        assert!(line.contains("http://"), "node {} does not serve, see {}", self.name, self.log.display());
     }
 
     fn signal(&self, signal: Signal) {

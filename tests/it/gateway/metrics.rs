@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{GatewayProcess, phase, shell_server};
 use crate::harness::{TEST_TIMEOUT, call, notification};
+use crate::ports::ReservedPort;
 
 /// What Prometheus asks for.
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
@@ -75,7 +76,7 @@ impl GatewayProcess {
 
 #[tokio::test]
 async fn call_metrics_count_by_outcome() {
-    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = ReservedPort::new();
     let file = format!(
         "[servers.elements]\nbuiltin = \"elements\"\n{}[servers.away]\nurl = \"http://{away}/mcp\"\n[groups.few]\nservers = [\"elements\"]\n",
         shell_server("sh", &[("SAYS", "hi")])

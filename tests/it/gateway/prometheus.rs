@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::{GatewayProcess, modern_request, shell_server};
 use crate::harness::{TEST_TIMEOUT, call};
 use crate::peers::source;
+use crate::ports::ReservedPort;
 use crate::redis::{RedisFlavor, RedisServer};
 use crate::scripted_server::{ScriptedServer, ServerTransport};
 
@@ -177,7 +178,7 @@ async fn sessions_event_loops_and_the_store_are_measured() {
 
 #[tokio::test]
 async fn refused_connections_and_failed_connects_are_counted() {
-    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = ReservedPort::new();
     let file = format!(
         "limits = {{ connections_per_address = 1 }}\n[admin]\nlisten = \"127.0.0.1:0\"\n[servers.away]\nurl = \"http://{away}/mcp\"\n"
     );

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{GatewayProcess, shell_server};
 use crate::harness::{HttpRequest, modern, request};
+use crate::ports::ReservedPort;
 use crate::rest::{Api, RecordedRequest, json_response};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -194,7 +195,7 @@ async fn heard_contexts(
 
 #[tokio::test]
 async fn servers_hear_our_span_only_where_a_call_is_traced() {
-    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = ReservedPort::new();
     let endpoint = format!("http://{away}");
     let unsampled = PARENT.replace("-01", "-00");
     for (sampler, parent, expected) in [
@@ -246,7 +247,7 @@ async fn servers_hear_our_span_only_where_a_call_is_traced() {
 
 #[tokio::test]
 async fn secrets_are_redacted_from_logs_status_and_errors() {
-    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = ReservedPort::new();
     let failing = Api::start(|_| json_response(500, r#"{"why":"no"}"#)).await;
     let mcp = recording_server().await;
     let more = format!(

@@ -6,6 +6,7 @@ use rialto::upstream::HealthPhase;
 
 use super::*;
 use crate::harness::{Session, call as calling, initialize};
+use crate::ports::ReservedPort;
 use crate::scripted_server::{InjectedFault, tool};
 
 /// Texts that must not reach a client.
@@ -53,11 +54,8 @@ async fn served_without(bad: UpstreamSpec) -> (Rialto, ScriptedServer) {
 
 #[tokio::test]
 async fn an_unreachable_upstream_is_left_out_of_the_lists() {
-    // Bound and not listening: connections are refused, and nobody else is given the port.
-    let reserved = tokio::net::TcpSocket::new_v4().unwrap();
-    reserved.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = reserved.local_addr().unwrap();
-    served_without(upstream("bad", Target::url(&format!("http://{address}/mcp")).unwrap())).await;
+    let away = ReservedPort::new();
+    served_without(upstream("bad", Target::url(&format!("http://{away}/mcp")).unwrap())).await;
     served_without(upstream("bad", Target::command("no-such-program-anywhere", [""; 0]))).await;
     served_without(upstream("bad", Target::command("sh", ["-c", "echo 'last words' >&2; exit 3"]))).await;
 }

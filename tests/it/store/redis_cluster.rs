@@ -8,20 +8,24 @@ use rialto::store::traits::{NodeStore, SessionStore};
 use rialto::store::{NodeId, RedisStore};
 
 use super::{LONG_TTL, nodes, sessions, until};
+use crate::ports::ReservedPort;
 use crate::redis::{RedisFlavor, RedisServer, STORE_TIMEOUT};
 
-/// Unused port for the cluster bus.
-fn unused_bus_port() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+/// Starts a server of a Redis Cluster; also returns the port of its cluster bus.
+async fn start_member(arguments: &[&str]) -> (RedisServer, String) {
+    let bus = ReservedPort::new();
+    let bus_port = bus.number().to_string();
+    let more = ["--cluster-enabled", "yes", "--cluster-port", &bus_port];
+    let mut server = RedisServer::with(RedisFlavor::Redis, &[&more, arguments].concat()).await;
+    server.keep_port(bus);
+    (server, bus_port)
 }
 
 /// Starts a Redis Cluster of three primaries.
 pub async fn start_cluster(arguments: &[&str]) -> Vec<RedisServer> {
     let mut servers = Vec::new();
     for slots in [[0, 5460], [5461, 10922], [10923, 16383]] {
-        let bus_port = unused_bus_port();
-        let more = ["--cluster-enabled", "yes", "--cluster-port", &bus_port];
-        let server = RedisServer::with(RedisFlavor::Redis, &[&more, arguments].concat()).await;
+        let (server, bus_port) = start_member(arguments).await;
         let () = server.ask(redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(&slots)).await;
         let first: &RedisServer = servers.first().map_or(&server, |(first, _)| first);
         let () = server.ask(redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(servers.len() + 1)).await;
@@ -44,9 +48,7 @@ pub async fn start_cluster(arguments: &[&str]) -> Vec<RedisServer> {
 
 /// Adds a replica of the first primary.
 pub async fn add_replica(servers: &[RedisServer], arguments: &[&str]) -> RedisServer {
-    let bus_port = unused_bus_port();
-    let more = ["--cluster-enabled", "yes", "--cluster-port", &bus_port];
-    let replica = RedisServer::with(RedisFlavor::Redis, &[&more, arguments].concat()).await;
+    let (replica, bus_port) = start_member(arguments).await;
     let first: String = servers[0].ask(redis::cmd("CLUSTER").arg("MYID")).await;
     let () =
         servers[0].ask(redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(replica.port()).arg(&bus_port)).await;

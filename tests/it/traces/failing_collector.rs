@@ -8,13 +8,14 @@ use serde_json::json;
 use super::collector::{Collector, Telemetry};
 use super::{call_element, dropped, stop, traced};
 use crate::harness::until;
+use crate::ports::ReservedPort;
 
 const BOTH: [OtlpProtocol; 2] = [OtlpProtocol::HttpProtobuf, OtlpProtocol::Grpc];
 
 #[tokio::test]
 async fn a_collector_that_is_away_disturbs_no_call() {
     for protocol in BOTH {
-        let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let away = ReservedPort::new();
         let otlp = OtlpSettings {
             endpoint: Some(format!("http://{away}").parse().unwrap()),
             protocol: Some(protocol),
