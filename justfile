@@ -34,6 +34,11 @@ bench-serve *options:
 bench-cluster *options:
     cargo bench --bench cluster -- {{options}}
 
+# First paint of the console and how soon it answers keys, with 100 servers, 1,000 tools and 10,000 calls. Installs Chromium.
+bench-console:
+    cargo build --locked --profile guard --bin rialto
+    RIALTO_BINARY="$PWD/target/guard/rialto" cargo test --locked --test it console_page::figures -- --ignored --nocapture
+
 # Memory and latency under hostile load, with and without limits; `--quick` for a tenth of it. Six minutes.
 hostile *options:
     cargo bench --locked --profile guard --bench hostile -- {{options}}
