@@ -1,7 +1,8 @@
 //! Worker threads, each with a single-threaded runtime.
 //!
-//! A client connection and the upstream connections it uses stay on one worker, so a call wakes no other thread.
-//! Everything else, and a process without workers, runs on the main runtime.
+//! A client connection and the upstream connections it uses stay on one worker, so a call wakes no other thread. What
+//! only operators wait for, and is long to make, has a thread of low priority. Everything else, and a process without
+//! workers, runs on the main runtime.
 
 use std::cell::Cell;
 use std::io;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use tokio::runtime::{Builder, Handle};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 thread_local! {
@@ -31,8 +33,21 @@ pub struct Worker {
     load: Arc<()>,
 }
 
+/// A thread with a runtime for long computations that no call waits for. On Linux the workers come before it.
+///
+/// A task that it runs must not open connections that calls use, too: their tasks would stay here. Dropping it drops its
+/// unfinished tasks.
+#[derive(Debug)]
+pub struct BackgroundThread {
+    runtime: Handle,
+    shutdown: CancellationToken,
+}
+
 /// Most threads for blocking work of one worker: name lookups, for the most part. Further work waits in a queue.
 const WORKER_BLOCKING_THREADS: usize = 16;
+/// What is added to the nice value of a background thread: about a tenth of a worker's share of a processor.
+#[cfg(target_os = "linux")]
+const BACKGROUND_NICENESS: i32 = 10;
 /// Number of workers started in this process; numbers are never reused.
 static WORKERS_STARTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -50,24 +65,8 @@ impl Workers {
         let mut workers = Self { workers: Vec::with_capacity(count), shutdown: CancellationToken::new() };
         for _ in 0..count {
             let number = WORKERS_STARTED.fetch_add(1, Ordering::Relaxed) + 1;
-            let (started, result) = mpsc::channel();
-            let shutdown = workers.shutdown.clone();
-            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                CURRENT_WORKER.set(number);
-                // Sending fails only if the starting thread has gone.
-                let runtime = match Builder::new_current_thread()
-                    .enable_all()
-                    .max_blocking_threads(WORKER_BLOCKING_THREADS)
-                    .build()
-                {
-                    Ok(runtime) => runtime,
-                    Err(error) => return drop(started.send(Err(error))),
-                };
-                let _ = started.send(Ok(runtime.handle().clone()));
-                runtime.block_on(shutdown.cancelled());
-                runtime.shutdown_background();
-            })?;
-            let runtime = result.recv().map_err(|_| io::Error::other("worker thread exited at start"))??;
+            let set_number = move || CURRENT_WORKER.set(number);
+            let runtime = start_thread(format!("worker-{number}"), workers.shutdown.clone(), set_number)?;
             workers.workers.push(Worker { runtime, load: Arc::default() });
         }
         Ok(workers)
@@ -89,6 +88,28 @@ impl Workers {
     }
 }
 
+/// Starts a thread that runs a runtime until `shutdown` is cancelled, and `begin` before it.
+fn start_thread(
+    name: String,
+    shutdown: CancellationToken,
+    begin: impl FnOnce() + Send + 'static,
+) -> io::Result<Handle> {
+    let (started, result) = mpsc::channel();
+    std::thread::Builder::new().name(name).spawn(move || {
+        begin();
+        // Sending fails only if the starting thread has gone.
+        let runtime =
+            match Builder::new_current_thread().enable_all().max_blocking_threads(WORKER_BLOCKING_THREADS).build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+        let _ = started.send(Ok(runtime.handle().clone()));
+        runtime.block_on(shutdown.cancelled());
+        runtime.shutdown_background();
+    })?;
+    result.recv().map_err(|_| io::Error::other("thread exited at start"))?
+}
+
 impl Drop for Workers {
     fn drop(&mut self) {
         self.shutdown.cancel();
@@ -108,6 +129,33 @@ impl Worker {
             let _load = load;
             work.await
         }
+    }
+}
+
+impl BackgroundThread {
+    /// Starts a thread of this name.
+    ///
+    /// # Errors
+    /// When the system refuses a thread or a runtime.
+    pub fn start(name: &str) -> io::Result<Self> {
+        let shutdown = CancellationToken::new();
+        let runtime = start_thread(name.to_owned(), shutdown.clone(), || {
+            // Elsewhere it would be the priority of the whole process. Where it is refused, nothing is lost but time.
+            #[cfg(target_os = "linux")]
+            let _ = rustix::process::nice(BACKGROUND_NICENESS);
+        })?;
+        Ok(Self { runtime, shutdown })
+    }
+
+    /// Runs a task.
+    pub fn spawn<F: Future<Output: Send> + Send + 'static>(&self, work: F) -> JoinHandle<F::Output> {
+        self.runtime.spawn(work)
+    }
+}
+
+impl Drop for BackgroundThread {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
     }
 }
 
@@ -136,6 +184,23 @@ mod tests {
         drop(sender);
         assert!(receiver.recv().is_err(), "all tasks have ended");
         assert!(Workers::start(0).unwrap().least_loaded().is_none());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn background_work_has_a_low_priority_and_others_keep_theirs() {
+        let niceness = || rustix::process::getpriority_process(None).unwrap();
+        let before = niceness();
+        let background = BackgroundThread::start("background").unwrap();
+        assert_eq!(background.spawn(async move { niceness() }).await.unwrap(), before + BACKGROUND_NICENESS);
+        assert_eq!(niceness(), before);
+        let (sender, receiver) = mpsc::channel::<()>();
+        background.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(sender);
+        });
+        drop(background);
+        assert!(receiver.recv().is_err(), "its tasks end with it");
     }
 
     #[test]

@@ -358,7 +358,8 @@ settings! {
             SIZE.example("\"8MiB\"").flag("max-body-bytes", "N").heading(LIMITS_HEADING) => inbound.limits.body_bytes;
         /// Maximum number of headers in a request.
         headers: usize = 100,
-            COUNT.example("50").flag("max-headers", "N").heading(LIMITS_HEADING) => inbound.limits.header_count;
+            integer(1, 1_000).example("50").flag("max-headers", "N").heading(LIMITS_HEADING)
+            => inbound.limits.header_count;
         /// Maximum total size of the headers of a request.
         header_bytes: usize = 64 << 10,
             SIZE.example("32768").flag("max-header-bytes", "N").heading(LIMITS_HEADING) => inbound.limits.header_bytes;

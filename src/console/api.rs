@@ -29,6 +29,8 @@ pub struct ApiRoute {
     pub may: Option<OperatorRight>,
     /// Whether `node=all` gathers the answers of all nodes.
     pub gathers: bool,
+    /// Whether the answer is long to make, and its handler waits for nothing but the processor.
+    pub is_heavy: bool,
     /// What serves it.
     pub handler: Handler,
 }
@@ -97,27 +99,33 @@ pub(super) const JSON: &str = "application/json";
 impl ApiRoute {
     /// A route that reads.
     pub const fn get(path: &'static str, may: OperatorRight, handler: Handler) -> Self {
-        Self { verb: &Verb::GET, path, may: Some(may), gathers: false, handler }
+        Self { verb: &Verb::GET, path, may: Some(may), gathers: false, is_heavy: false, handler }
     }
 
     /// A route that does something.
     pub const fn post(path: &'static str, may: OperatorRight, handler: Handler) -> Self {
-        Self { verb: &Verb::POST, path, may: Some(may), gathers: false, handler }
+        Self { verb: &Verb::POST, path, may: Some(may), gathers: false, is_heavy: false, handler }
     }
 
     /// A route that replaces something.
     pub const fn put(path: &'static str, may: OperatorRight, handler: Handler) -> Self {
-        Self { verb: &Verb::PUT, path, may: Some(may), gathers: false, handler }
+        Self { verb: &Verb::PUT, path, may: Some(may), gathers: false, is_heavy: false, handler }
     }
 
     /// A route that removes or ends something.
     pub const fn delete(path: &'static str, may: OperatorRight, handler: Handler) -> Self {
-        Self { verb: &Verb::DELETE, path, may: Some(may), gathers: false, handler }
+        Self { verb: &Verb::DELETE, path, may: Some(may), gathers: false, is_heavy: false, handler }
     }
 
     /// Lets `node=all` gather the answers of all nodes.
     pub const fn on_all_nodes(mut self) -> Self {
         self.gathers = true;
+        self
+    }
+
+    /// Serves the route on the background thread. Its handler must not open connections or start tasks.
+    pub const fn in_background(mut self) -> Self {
+        self.is_heavy = true;
         self
     }
 

@@ -23,12 +23,14 @@ const BODIES_TIME: Duration = Duration::from_secs(15 * 60);
 pub(super) fn routes() -> Vec<ApiRoute> {
     use OperatorRight::{Act, Bodies, Look};
     vec![
-        ApiRoute::get("calls", Look, |request| Box::pin(async move { list(&request) })).on_all_nodes(),
-        ApiRoute::get("calls/{call}", Look, |request| Box::pin(async move { show(&request) })),
-        ApiRoute::get("calls/{call}/messages/{message}", Bodies, |request| Box::pin(async move { message(&request) })),
+        ApiRoute::get("calls", Look, |request| Box::pin(async move { list(&request) })).on_all_nodes().in_background(),
+        ApiRoute::get("calls/{call}", Look, |request| Box::pin(async move { show(&request) })).in_background(),
+        ApiRoute::get("calls/{call}/messages/{message}", Bodies, |request| Box::pin(async move { message(&request) }))
+            .in_background(),
         ApiRoute::put("calls/{call}/kept", Bodies, |request| Box::pin(async move { keep(&request) })),
         ApiRoute::delete("calls/{call}/kept", Bodies, |request| Box::pin(async move { release(&request) })),
-        ApiRoute::get("calls/{call}/export", Bodies, |request| Box::pin(async move { export_call(&request) })),
+        ApiRoute::get("calls/{call}/export", Bodies, |request| Box::pin(async move { export_call(&request) }))
+            .in_background(),
         ApiRoute::post("calls/{call}/replay", Act, |request| Box::pin(replay::replay(request))),
         ApiRoute::get("recording", Look, |request| Box::pin(async move { recording(&request) })),
         ApiRoute::put("recording", Bodies, |request| Box::pin(async move { change_recording(&request) })),

@@ -17,6 +17,7 @@ pub(super) fn routes() -> Vec<ApiRoute> {
             path: "openapi.json",
             may: None,
             gathers: false,
+            is_heavy: false,
             handler: |_| Box::pin(async { Ok(document()) }),
         },
     ]

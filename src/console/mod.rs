@@ -1,7 +1,8 @@
 //! The console: a page for operators at `/console`, over an HTTP API at `/admin/v1`.
 //!
 //! `openapi.json` describes the API; each resource is a file of this folder with a table of its routes. Requests are
-//! admitted by `access` and served on the runtime beside the workers, so that no large answer delays a call.
+//! admitted by `access` and served on the runtime beside the workers. Recorded calls are shown by a thread of low
+//! priority, so that nobody who looks delays a call.
 
 mod access;
 mod api;
@@ -50,6 +51,7 @@ use crate::policy::{ConsoleKey, FailedCredentials, Operator, OperatorRight, Poli
 use crate::protocol::Raw;
 use crate::recording::MASK;
 use crate::redact::secrets_in;
+use crate::workers::BackgroundThread;
 use access::{MAX_BODY_BYTES, MAX_WRONG_KEYS, api_path, error_response, not_allowed, secured, too_large};
 use figures::FigureHistory;
 use nodes::{ALL_NODES, LIVE, NodeRequest, SeenNodes};
@@ -81,6 +83,8 @@ pub struct Console {
     key: ConsoleKey,
     /// The runtime beside the workers.
     runtime: Handle,
+    /// Makes long answers.
+    background: BackgroundThread,
     routes: Vec<ApiRoute>,
     live: Arc<LiveHub>,
     wrong_keys: FailedCredentials,
@@ -97,7 +101,7 @@ impl Console {
     /// Installs a console at a gateway. Must be called within the runtime that is to serve it.
     ///
     /// # Errors
-    /// When the system has no random bytes for its key.
+    /// When the system has no random bytes for its key, or no thread.
     pub fn install(
         inbound: &Arc<Inbound>,
         settings: ConsoleSettings,
@@ -108,6 +112,7 @@ impl Console {
             settings,
             key: ConsoleKey::generate()?,
             runtime: Handle::current(),
+            background: BackgroundThread::start("console")?,
             routes: routes(),
             live: Arc::new(LiveHub::new()),
             wrong_keys: FailedCredentials::allowing(MAX_WRONG_KEYS),
@@ -274,13 +279,13 @@ impl Console {
         if let Some(node) = node.as_deref().filter(|node| !node.is_empty() && !request.is_relayed)
             && let Some(answer) = self.serve_elsewhere(node, &route, &operator, elsewhere.clone()).await
         {
-            return answer;
+            return answer.map(without_secrets);
         }
         let (console, asker, is_relayed) = (Arc::clone(&self), operator.clone(), request.is_relayed);
         let is_resumed = request.headers.get_text("last-event-id").is_some();
         let request =
             AdminRequest { console: self, operator, parameters, query, headers: request.headers, body, is_relayed };
-        let answer = (route.handler)(request).await?;
+        let answer = console.handle(&route, request).await?;
         match &inbound.cluster {
             Some(cluster) if route.path == LIVE && node.as_deref() == Some(ALL_NODES) && !is_relayed => {
                 live_nodes::join_streams(&console, cluster, &asker, (elsewhere, is_resumed), answer)
@@ -300,7 +305,17 @@ impl Console {
             body: request.body,
             is_relayed: false,
         };
-        (route.handler)(request).await
+        self.handle(route, request).await
+    }
+
+    /// Runs the handler of a route.
+    async fn handle(&self, route: &ApiRoute, request: AdminRequest) -> ApiResult {
+        let answer = (route.handler)(request);
+        if !route.is_heavy {
+            return answer.await.map(without_secrets);
+        }
+        let answer = self.background.spawn(async { answer.await.map(without_secrets) });
+        answer.await.unwrap_or_else(|_| Err(broken()))
     }
 
     /// The node whose call a request is about, if it is another one: the id of a call names its node.
@@ -349,18 +364,23 @@ fn audit_outcome(status: StatusCode) -> AuditOutcome {
     }
 }
 
-/// The body without secrets of the configuration. Each resource hides what it knows to be secret; whatever clients and
+/// The answer without secrets of the configuration. Each resource hides what it knows to be secret; whatever clients and
 /// servers put elsewhere is found here.
-fn without_secrets(body: ResponseContent) -> ResponseContent {
-    let ResponseContent::Full(bytes) = &body else { return body };
-    match str::from_utf8(bytes).map(|text| secrets_in(text, MASK)) {
-        Ok(Cow::Owned(masked)) => ResponseContent::Full(masked.into()),
-        _ => body,
+fn without_secrets(mut answer: ApiAnswer) -> ApiAnswer {
+    if let ResponseContent::Full(bytes) = &answer.body
+        && let Ok(Cow::Owned(masked)) = str::from_utf8(bytes).map(|text| secrets_in(text, MASK))
+    {
+        answer.body = ResponseContent::Full(masked.into());
     }
+    answer
+}
+
+fn broken() -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "broken", "the console failed; see the log")
 }
 
 fn respond(answer: ApiAnswer) -> Response<ResponseContent> {
-    let mut response = secured(answer.status, answer.media_type, without_secrets(answer.body));
+    let mut response = secured(answer.status, answer.media_type, answer.body);
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     for (name, value) in answer.headers {
@@ -395,13 +415,7 @@ impl ConsoleService for Console {
                 }
             }
         });
-        Box::pin(async move {
-            task.await.unwrap_or_else(|_| {
-                let error =
-                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "broken", "the console failed; see the log");
-                error_response(&error)
-            })
-        })
+        Box::pin(async move { task.await.unwrap_or_else(|_| error_response(&broken())) })
     }
 }
 

@@ -140,6 +140,8 @@ pub struct RecordingState {
 /// Records while it lives.
 pub struct ViewerGuard(Arc<CallLog>);
 
+/// Calls that a filter looks at between two locks of the store.
+const LOOK_BATCH: usize = 64;
 /// How often rings are read.
 const COLLECT_INTERVAL: Duration = Duration::from_millis(100);
 /// How often what is not shown is told.
@@ -310,8 +312,16 @@ impl CallLog {
 
     /// Collected calls, newest first, below a number.
     pub fn newest(&self, below: u64, wanted: impl FnMut(&StoredCall) -> bool, limit: usize) -> Vec<StoredCall> {
-        let mut wanted = wanted;
-        self.store.lock().newest_below(below).filter(|call| wanted(call)).take(limit).cloned().collect()
+        let (mut below, mut wanted, mut found) = (below, wanted, Vec::new());
+        // Filters take their time, so they look at calls while nobody waits for the lock.
+        while found.len() < limit {
+            let looked_at: Vec<StoredCall> = self.store.lock().newest_below(below).take(LOOK_BATCH).cloned().collect();
+            let Some(last) = looked_at.last() else { break };
+            below = last.number;
+            let left = limit - found.len();
+            found.extend(looked_at.into_iter().filter(|call| wanted(call)).take(left));
+        }
+        found
     }
 
     /// A call.
