@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::model::Config;
+use super::model::{Config, ServerKind};
+use super::secrets::PUBLIC_HEADERS;
 use super::setting_value::SettingValue;
 use super::settings::TopLevelSection;
 use crate::access_log::AccessSettings;
@@ -14,6 +15,7 @@ use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
 use crate::http::server::TlsServer;
 use crate::inbound::InboundSettings;
 use crate::issuers::IssuerSettings;
+use crate::mcp_client::Target;
 use crate::metrics_export::MetricsExportSettings;
 use crate::otlp::OtlpSettings;
 use crate::policy::{HostOriginRules, LimitRule, Policy, QuotaLimits};
@@ -88,10 +90,23 @@ impl Config {
         settings.audit.fill(&mut app);
         settings.log.fill(&mut app);
         settings.telemetry.fill(&mut app);
+        app.recording.headers = self.secret_headers();
         app.log_filter = settings.log.tracing_filter();
         app.tls.clone_from(&self.tls);
         app.policy.host_origin = HostOriginRules::new(&settings.access.hosts, &settings.access.origins);
         app
+    }
+}
+
+impl Config {
+    /// The headers that the file gives to servers, in small letters, but for those that are the same for everybody.
+    fn secret_headers(&self) -> Vec<String> {
+        let given = self.servers.iter().filter_map(|server| match &server.kind {
+            ServerKind::Target(Target::Url(address)) => Some(&address.headers),
+            ServerKind::Target(_) | ServerKind::Elements | ServerKind::Rest(_) => None,
+        });
+        let names = given.flat_map(|headers| headers.keys().map(ToString::to_string));
+        names.filter(|name| !PUBLIC_HEADERS.contains(&name.as_str())).collect()
     }
 }
 

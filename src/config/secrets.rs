@@ -8,7 +8,8 @@ use crate::redact::Secrets;
 const PUBLIC_VARIABLES: [&str; 11] =
     ["HOME", "HOSTNAME", "LANG", "LC_ALL", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "TZ", "USER"];
 /// Headers whose values are the same for everybody.
-const PUBLIC_HEADERS: [&str; 5] = ["accept", "accept-encoding", "accept-language", "content-type", "user-agent"];
+pub(super) const PUBLIC_HEADERS: [&str; 5] =
+    ["accept", "accept-encoding", "accept-language", "content-type", "user-agent"];
 /// Parts of the names of environment variables that hold secrets; others hold ordinary settings.
 const SECRET_WORDS: [&str; 9] = ["auth", "cookie", "cred", "dsn", "key", "pass", "pwd", "secret", "token"];
 /// Schemes before the secret in a header.

@@ -17,7 +17,7 @@ pub use changes::{ChangeKind, MessageChange, changes_of};
 pub use export::{ExportForm, export};
 pub use filter::CallFilter;
 pub use messages::{HttpPart, MessageForm, RecordedHead, RecordedMessage, messages_of};
-pub use redaction::{MASK, RedactionRules, ShownText, hide_in_text, shape_of, shortened, shown_header, shown_path};
+pub use redaction::{MASK, RedactionRules, ShownText, hide_in_text, shape_of, shortened, shown_path};
 pub use row::{BodyAccess, RowMaker, decode_number, encode_number, shown_text};
 pub use service::{BodyRule, CallLog, RecordMode, RecordingSettings, RecordingState, RowEvents, ViewerGuard};
 pub use store::{CallStore, KeepError, StoreChanges, StoredCall, StoredRecord};

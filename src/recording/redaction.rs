@@ -7,6 +7,8 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 
 use super::json_tree::{JsonKind, JsonNode, step};
+use super::row::BodyAccess;
+use crate::dialect::headers::{PARAM_PREFIX, decode_value};
 use crate::redact::secrets_in;
 
 /// Stands for what was taken out.
@@ -17,6 +19,8 @@ pub const MASK: &str = "•••";
 pub struct RedactionRules {
     names: Vec<String>,
     pointers: Vec<String>,
+    /// Headers whose values the file gives, in small letters.
+    headers: Vec<String>,
 }
 
 /// A text as it may be shown.
@@ -51,10 +55,47 @@ const SECRET_HEADERS: [&str; 5] = ["authorization", "proxy-authorization", "cook
 const MIN_BASE64: usize = 12;
 
 impl RedactionRules {
-    /// Rules with more names, or pointers that begin with a slash.
-    pub fn new(more: &[String]) -> Self {
+    /// Rules with more names, or pointers that begin with a slash, and with headers whose values the file gives.
+    pub fn new(more: &[String], headers: &[String]) -> Self {
         let (pointers, names): (Vec<_>, Vec<_>) = more.iter().cloned().partition(|one| one.starts_with('/'));
-        Self { names: names.iter().map(|name| words_of(name)).collect(), pointers }
+        Self { names: names.iter().map(|name| words_of(name)).collect(), pointers, headers: headers.to_vec() }
+    }
+
+    /// A header as it may be shown beside its message, of which `hidden` is not shown.
+    pub fn header(&self, (name, value): (&str, &str), hidden: &[String], bodies: BodyAccess) -> String {
+        let name = name.to_ascii_lowercase();
+        let words = words_of(name.strip_prefix(PARAM_PREFIX).unwrap_or(&name));
+        let is_pointed_at = |place: &String| place.rsplit('/').next().is_some_and(|last| words_of(last) == words);
+        let is_secret = SECRET_HEADERS.contains(&name.as_str())
+            || self.headers.contains(&name)
+            || self.names.contains(&words)
+            || is_secret_name(&words);
+        if is_secret {
+            return MASK.to_owned();
+        }
+        if name == "mcp-session-id" {
+            return shortened(value);
+        }
+        // What 2026-07-28 says of a message in headers is as much a payload as the message.
+        let decoded = decode_value(value.as_bytes()).unwrap_or_else(|_| value.to_owned());
+        match name.starts_with(PARAM_PREFIX) {
+            true if hidden.contains(&decoded) || self.pointers.iter().any(is_pointed_at) => MASK.to_owned(),
+            true if bodies == BodyAccess::Shapes => format!("string {}", decoded.chars().count()),
+            _ if hide_in_text(&decoded) != decoded => hide_in_text(&decoded).into_owned(),
+            _ => hide_in_text(value).into_owned(),
+        }
+    }
+
+    /// The scalars of a message that are not shown of it, as texts.
+    pub fn hidden_values(&self, text: &str) -> Vec<String> {
+        let Some(node) = JsonNode::parse(text) else { return Vec::new() };
+        let mut edits = Vec::new();
+        self.walk(text, &node, ("", ""), &mut edits);
+        let value = |(span, ..): Edited| {
+            let raw = &text[span];
+            serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned())
+        };
+        edits.into_iter().map(value).collect()
     }
 
     /// A message as it may be shown to who may see bodies.
@@ -159,18 +200,6 @@ pub fn shortened(id: &str) -> String {
     let first: String = id.chars().take((id.chars().count() / 2).min(6)).collect();
     let hash = Sha256::digest(id.as_bytes());
     format!("{first}…{:02x}{:02x}", hash[0], hash[1])
-}
-
-/// A header as it may be shown.
-pub fn shown_header(name: &str, value: &str) -> String {
-    let name = name.to_ascii_lowercase();
-    if SECRET_HEADERS.contains(&name.as_str()) || is_secret_name(&words_of(&name)) {
-        return MASK.to_owned();
-    }
-    match name.as_str() {
-        "mcp-session-id" => shortened(value),
-        _ => hide_in_text(value).into_owned(),
-    }
 }
 
 /// A path as it may be shown: of its query the names only, and of ids of sessions the beginning.
@@ -399,7 +428,7 @@ mod tests {
 
     #[test]
     fn names_and_pointers_of_the_file_are_hidden() {
-        let rules = RedactionRules::new(&["ssn".to_owned(), "/params/arguments/customer".to_owned()]);
+        let rules = rules();
         let text = r#"{"params":{"arguments":{"customer":{"name":"Ann"},"other":{"ssn":"123","name":"Bob"}}}}"#;
         let shown = rules.show(text);
         assert_eq!(shown.hidden, ["/params/arguments/customer/name", "/params/arguments/other/ssn"]);
@@ -416,12 +445,38 @@ mod tests {
         assert_ne!(one, shown(&text("abcdefghijklmnoq")).0);
     }
 
+    fn rules() -> RedactionRules {
+        let more = ["ssn".to_owned(), "/params/arguments/customer".to_owned()];
+        RedactionRules::new(&more, &["x-team".to_owned()])
+    }
+
     #[test]
-    fn headers_and_queries_show_names_only() {
-        assert_eq!(shown_header("Authorization", "Bearer x"), MASK);
-        assert_eq!(shown_header("x-api-key", "x"), MASK);
-        assert_eq!(shown_header("accept", "application/json"), "application/json");
-        assert!(shown_header("mcp-session-id", "0123456789abcdef").starts_with("012345…"));
+    fn headers_of_secrets_show_names_only() {
+        let header = |name: &str, value: &str| rules().header((name, value), &[], BodyAccess::Shown);
+        for name in
+            ["Authorization", "x-api-key", "X-Team", "Mcp-Param-Ssn", "Mcp-Param-Customer", "mcp-param-password"]
+        {
+            assert_eq!(header(name, "abc"), MASK, "{name}");
+        }
+        assert_eq!(header("accept", "application/json"), "application/json");
+        assert!(header("mcp-session-id", "0123456789abcdef").starts_with("012345…"));
+    }
+
+    #[test]
+    fn headers_show_no_more_of_a_payload_than_its_message() {
+        let text = r#"{"params":{"arguments":{"customer":"Ann","region":"north","age":41,"ssn":41}}}"#;
+        let hidden = rules().hidden_values(text);
+        assert_eq!(hidden, ["Ann", "41"]);
+        let header = |value: &str, bodies| rules().header(("Mcp-Param-Where", value), &hidden, bodies);
+        assert_eq!(header("north", BodyAccess::Shown), "north");
+        assert_eq!(header("=?base64?QW5u?=", BodyAccess::Shown), MASK, "the schema may name the header otherwise");
+        assert_eq!(header("=?base64?5rCi?=", BodyAccess::Shown), "=?base64?5rCi?=");
+        assert_eq!(header("=?base64?5rCi?=", BodyAccess::Shapes), "string 1");
+        assert_eq!(header("north", BodyAccess::Shapes), "string 5");
+    }
+
+    #[test]
+    fn queries_show_names_only() {
         assert_eq!(shown_path("/message?sessionId=abc&x=1"), format!("/message?sessionId={MASK}&x={MASK}"));
         assert_eq!(hide_in_text("at https://a.example/x?key=1 now"), format!("at https://a.example/x?key={MASK} now"));
         assert_eq!(hide_in_text("what? a=b"), "what? a=b");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::call_row::{CallRow, RowBytes, RowClient, RowError, RowServer, RowTime};
 use super::changes::changes_of;
 use super::messages::{MessageForm, RecordedMessage, messages_of};
-use super::redaction::{RedactionRules, hide_in_text, shape_of, shown_header, shown_path};
+use super::redaction::{RedactionRules, hide_in_text, shape_of, shown_path};
 use super::store::StoredCall;
 use super::time_parts::TimeParts;
 use crate::dialect::{Revision, bridge_of, describe_translation};
@@ -226,14 +226,16 @@ impl RowMaker {
     }
 
     fn message(&self, call: &StoredCall, (n, one): (usize, &RecordedMessage), bodies: BodyAccess) -> Value {
+        let text = shown_text(one);
         let http = one.head.as_ref().map(|head| {
             let head = head.read();
+            let hidden = text.as_deref().map(|text| self.rules.hidden_values(text)).unwrap_or_default();
+            let shown = |name, value| self.rules.header((name, value), &hidden, bodies);
             let headers: Vec<[String; 2]> =
-                head.headers.iter().map(|(name, value)| [name.clone(), shown_header(name, value)]).collect();
+                head.headers.iter().map(|(name, value)| [name.clone(), shown(name, value)]).collect();
             let (verb, path) = head.target.clone().map_or((None, None), |(verb, path)| (Some(verb), Some(path)));
             json!({ "verb": verb, "path": path.map(|path| shown_path(&path)), "status": head.status, "headers": headers })
         });
-        let text = shown_text(one);
         let (text, hidden) = match (text, bodies) {
             (None, _) => (None, Vec::new()),
             (Some(text), BodyAccess::Shown) => {

@@ -54,6 +54,8 @@ pub struct RecordingSettings {
     pub rate: u32,
     /// More names and pointers that are hidden.
     pub redact: Vec<String>,
+    /// Headers whose values the file gives, in small letters.
+    pub headers: Vec<String>,
     /// How long recording goes on after the last viewer has gone.
     pub linger: Duration,
 }
@@ -67,6 +69,7 @@ impl Default for RecordingSettings {
             body_bytes: 64 << 10,
             rate: 500,
             redact: Vec::new(),
+            headers: Vec::new(),
             linger: Duration::from_secs(30),
         }
     }
@@ -306,7 +309,9 @@ impl CallLog {
 
     /// Makes rows of calls of the node of this name.
     pub fn rows(&self, node: String) -> RowMaker {
-        let rules = RedactionRules::new(&self.settings.read().redact);
+        let settings = self.settings.read();
+        let rules = RedactionRules::new(&settings.redact, &settings.headers);
+        drop(settings);
         RowMaker { node, clock: self.clock, rules, now: nanos() }
     }
 

@@ -84,6 +84,7 @@ async fn call(rialto: &Rialto, text: &str) -> u16 {
     let body = call_body(text);
     let request = rialto.send("POST", "/mcp").header("content-type", "application/json");
     let request = request.header("accept", "application/json, text/event-stream");
+    let request = request.header("mcp-param-message", text).header("mcp-param-password", "hunter2hunter2");
     request.modern_headers("tools/call", &body["params"]).body(body.to_string()).go().await.status
 }
 
@@ -162,7 +163,8 @@ async fn values_are_shown_only_with_bodies_and_secrets_never() {
         let all = detail["messages"].as_array().unwrap();
         all.iter().filter_map(|one| one["text"].as_str()).collect()
     };
-    assert!(!texts(&shapes).contains("a value of the payload"), "{shapes}");
+    assert!(!shapes.to_string().contains("a value of the payload"), "{shapes}");
+    assert!(shapes.to_string().contains(r#"["mcp-param-message","string 22"]"#), "{shapes}");
     assert_eq!(shapes["bodies"], "shape");
     let shown = calls.rows("node".to_owned()).detail(&recorded, BodyAccess::Shown);
     assert!(texts(&shown).contains("a value of the payload"), "{shown}");
