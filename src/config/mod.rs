@@ -15,6 +15,7 @@ mod issuers;
 mod key_types;
 mod keys;
 mod log_settings;
+mod masking;
 mod model;
 mod policy_rules;
 mod rate_limits;
@@ -45,6 +46,7 @@ pub use console::OperatorSection;
 pub use diagnostic::{Diagnostic, Severity};
 pub(crate) use flags::{FlaggedKey, GivenFlag, flagged_keys};
 pub(crate) use keys::{FlagScope, ValueType};
+pub use masking::masked_text;
 pub use model::{
     ApiKeySection, CallerToken, Config, ContainedScopes, GroupSection, Secret, ServerKind, ServerSection, StoreLocation,
 };

@@ -17,6 +17,11 @@ const AUTH_SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
 /// Shorter numbers are ports, counts and timeouts.
 const MIN_SECRET_DIGITS: usize = 6;
 
+/// Whether a name in small letters says that its value is a secret.
+pub(super) fn is_secret_word(name: &str) -> bool {
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
 /// Secret values found so far.
 #[derive(Default)]
 pub(super) struct SecretCollector(RefCell<Vec<String>>);
@@ -34,7 +39,7 @@ impl SecretCollector {
     pub(super) fn add_entry(&self, table: &str, name: &str, value: &str) {
         let name = name.to_ascii_lowercase();
         let is_secret = match table {
-            "env" => SECRET_WORDS.iter().any(|word| name.contains(word)),
+            "env" => is_secret_word(&name),
             "headers" => !PUBLIC_HEADERS.contains(&name.as_str()),
             _ => true,
         };

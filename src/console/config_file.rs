@@ -57,26 +57,32 @@ impl FileText {
         Some(Self { path, name, text })
     }
 
+    /// The same with every secret masked.
+    pub(super) fn masked(self) -> Self {
+        Self { text: masked(&self.path, &self.text), ..self }
+    }
+
     /// Where a table, or a key in it, stands: `rialto.toml:14`.
     pub(super) fn place(&self, table: &str, key: Option<&str>) -> Option<String> {
         let (line, part) = self.table(table)?;
-        let is_key = |text: &&str| {
-            let text = text.trim_start();
-            key.is_some_and(|key| text.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', '.'])))
+        let names = |text: &str, key: &str| {
+            let is_in_table = text.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', '.']));
+            is_in_table || text == format!("[{table}.{key}]")
         };
-        let offset = part.lines().position(|text| is_key(&text)).unwrap_or(0);
+        let offset = key.and_then(|key| part.lines().position(|text| names(text.trim(), key))).unwrap_or(0);
         Some(format!("{}:{}", self.name, line + offset))
     }
 
     /// The line and the text of a table with what is in it.
     pub(super) fn table(&self, table: &str) -> Option<(usize, String)> {
-        let (header, dotted) = (format!("[{table}]"), format!("[{table}."));
-        let lines: Vec<&str> = self.text.lines().collect();
-        let start = lines.iter().position(|line| line.trim() == header || line.trim().starts_with(&dotted))?;
-        let is_next = |line: &str| {
-            let line = line.trim();
-            line.starts_with('[') && line != header && !line.starts_with(&dotted)
+        let is_of = |line: &str| {
+            let name = line.trim_start().trim_start_matches('[');
+            name.strip_prefix(table).is_some_and(|rest| rest.trim_end().starts_with([']', '.']))
         };
+        let is_header = |line: &str| line.trim_start().starts_with('[');
+        let lines: Vec<&str> = self.text.lines().collect();
+        let start = lines.iter().position(|line| is_header(line) && is_of(line))?;
+        let is_next = |line: &str| is_header(line) && !is_of(line);
         let length = lines[start + 1..].iter().position(|line| is_next(line)).map_or(lines.len() - start, |at| at + 1);
         Some((start + 1, lines[start..start + length].join("\n").trim_end().to_owned()))
     }
@@ -96,7 +102,7 @@ fn read(request: &AdminRequest) -> ApiResult {
     let answer = json!({
         "file": status.file,
         "format": format,
-        "text": file.as_ref().map(|file| masked(&file.text)),
+        "text": file.as_ref().map(|file| masked(&file.path, &file.text)),
         "etag": tag,
         "problems": problems,
         "applied": status.applied.map(time),
@@ -122,29 +128,10 @@ pub(super) fn reload_json(reload: &ReloadReport) -> Value {
     })
 }
 
-/// The text with every secret masked. Secrets that only the file on disk has, since it was refused, are masked, too.
-fn masked(text: &str) -> String {
-    let loaded = config::parse(text, Path::new("rialto.toml"), ConfigFormat::Toml, &config::environment);
-    let text = redact(text).into_owned();
-    match loaded {
-        Ok(LoadedConfig { secrets, .. }) => secrets.masked(&text),
-        // A file with mistakes: whatever stands where secrets do is masked by its key.
-        Err(_) => mask_by_key(&text),
-    }
-}
-
-/// Masks the values of keys that are named like secrets, line by line.
-fn mask_by_key(text: &str) -> String {
-    const WORDS: [&str; 6] = ["token", "secret", "password", "key", "authorization", "store"];
-    let mask = |line: &str| match line.split_once('=') {
-        Some((key, value))
-            if WORDS.iter().any(|word| key.to_ascii_lowercase().contains(word)) && !value.contains("${") =>
-        {
-            format!("{key}= \"{MASK}\"")
-        }
-        _ => line.to_owned(),
-    };
-    text.lines().map(mask).collect::<Vec<_>>().join("\n")
+/// The text of a file with every secret masked, also with those that only the file on disk has, since it was refused.
+fn masked(path: &Path, text: &str) -> String {
+    let shown = config::masked_text(text, path, &config::environment, MASK);
+    shown.split('\n').map(redact).collect::<Vec<_>>().join("\n")
 }
 
 /// The configuration of a text, and what is wrong with it.
@@ -175,7 +162,7 @@ fn check(request: &AdminRequest) -> ApiResult {
     let current = file.as_ref().map_or("", |file| file.text.as_str());
     let path = file.as_ref().map_or_else(|| PathBuf::from(config::DEFAULT_CONFIG_FILE), |file| file.path.clone());
     let (text, lines) = match (body.text, body.add) {
-        (Some(text), None) => (unmasked(current, &text)?, None),
+        (Some(text), None) => (unmasked(&path, (current, &text))?, None),
         (None, Some(added)) => {
             let lines = server_lines(&added, body.name.as_deref())?;
             (format!("{}\n{lines}", current.trim_end()).trim_start().to_owned() + "\n", Some(lines))
@@ -209,8 +196,8 @@ fn check(request: &AdminRequest) -> ApiResult {
         "removed": missing(&old, &new),
         "restart": restart,
         "lines": lines,
-        "text": masked(&text),
-        "difference": difference(&masked(current), &masked(&text)),
+        "text": masked(&path, &text),
+        "difference": difference(&masked(&path, current), &masked(&path, &text)),
     })))
 }
 
@@ -276,11 +263,11 @@ fn unprocessable(diagnostics: &[Diagnostic]) -> ApiError {
 }
 
 /// A text with its secrets: lines that are as they were shown get back what the mask stands for.
-fn unmasked(current: &str, given: &str) -> Result<String, ApiError> {
+fn unmasked(path: &Path, (current, given): (&str, &str)) -> Result<String, ApiError> {
     if !given.contains(MASK) {
         return Ok(given.to_owned());
     }
-    let shown = masked(current);
+    let shown = masked(path, current);
     let pairs: Vec<(&str, &str)> = shown.lines().zip(current.lines()).filter(|(shown, own)| shown != own).collect();
     let mut used = vec![false; pairs.len()];
     let mut lines = Vec::new();
@@ -327,7 +314,7 @@ fn write(request: &AdminRequest) -> ApiResult {
         }
         Some(_) => {}
     }
-    let text = unmasked(&file.text, &body.text)?;
+    let text = unmasked(&file.path, (&file.text, &body.text))?;
     let format = ConfigFormat::detect(&file.path, &text);
     let loaded = config::parse(&text, &file.path, format, &config::environment);
     let loaded = loaded.map_err(|diagnostics| unprocessable(&diagnostics))?;
@@ -371,14 +358,16 @@ mod tests {
 
     #[test]
     fn secrets_are_masked_and_come_back() {
-        let shown = masked(FILE);
+        let path = Path::new("rialto.toml");
+        let unmasked = |given: &str| unmasked(path, (FILE, given));
+        let shown = masked(path, FILE);
         assert!(!shown.contains("s3cret") && shown.contains("# ours"), "{shown}");
-        assert_eq!(unmasked(FILE, &shown).unwrap(), FILE);
+        assert_eq!(unmasked(&shown).unwrap(), FILE);
         let edited = shown.replace("# ours", "# yours") + "\n[servers.b]\nurl = \"http://127.0.0.1:2/mcp\"\n";
-        let written = unmasked(FILE, &edited).unwrap();
+        let written = unmasked(&edited).unwrap();
         assert!(written.contains("s3cret-of-bob") && written.contains("# yours") && written.contains("servers.b"));
         let moved = edited.replace("bob =", "eve =");
-        assert_eq!(unmasked(FILE, &moved).unwrap_err().code, "masked");
+        assert_eq!(unmasked(&moved).unwrap_err().code, "masked");
     }
 
     #[test]
@@ -407,6 +396,11 @@ mod tests {
         assert_eq!(file.place("servers.a", Some("url")).as_deref(), Some("rialto.toml:7"));
         assert_eq!(file.place("servers.a", None).as_deref(), Some("rialto.toml:6"));
         assert_eq!(file.place("servers.b", None), None);
+        let rules = FileText { text: "[[policy.rules]]\nname = \"a\"\n[policies]\n".to_owned(), ..file };
+        assert_eq!(rules.table("policy"), Some((1, "[[policy.rules]]\nname = \"a\"".to_owned())));
+        assert_eq!(rules.place("policies", None).as_deref(), Some("rialto.toml:3"));
+        let file = FileText { text: FILE.to_owned(), ..rules };
+        assert_eq!(file.place("access", Some("tokens")).as_deref(), Some("rialto.toml:2"));
     }
 
     #[test]

@@ -156,9 +156,10 @@ fn found_out(state: &crate::upstream::CatalogState) -> Value {
 }
 
 fn configuration(console: &Console, server: &str) -> Value {
-    let Some(text) = FileText::read(console) else { return Value::Null };
+    // Masked as a whole: a part of a file does not say what is a secret in it.
+    let Some(text) = FileText::read(console).map(FileText::masked) else { return Value::Null };
     match text.table(&format!("servers.{server}")) {
-        Some((line, part)) => json!({ "file": text.name, "line": line, "text": redact(&part) }),
+        Some((line, part)) => json!({ "file": text.name, "line": line, "text": part }),
         None => Value::Null,
     }
 }

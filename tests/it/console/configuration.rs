@@ -98,3 +98,18 @@ async fn a_file_is_checked_without_being_used() {
     assert_eq!((denied.0, &denied.1["error"]["hint"]), (403, &Value::from("[admin] edit is off")));
     assert_eq!(asked(&rialto, "PUT", "config").body("{}").status().await, 403, "the key may act, not edit");
 }
+
+#[tokio::test]
+async fn secrets_of_a_file_that_was_refused_are_shown_nowhere() {
+    let notes = "[servers.notes]\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    let folder = Folder::new("refused", &(text(false) + notes));
+    let rialto = Rialto::from_file(&folder.file(), |settings| settings.workers = 2).await;
+    let changed = text(false).replace(SECRET, "new-s3cret-of-bob") + notes + "headers = { X-Team = \"new-s3cret\" }\n";
+    for mistake in ["urll = 7\n", "urll = \n"] {
+        std::fs::write(folder.file(), changed.clone() + mistake).unwrap();
+        let [shown, server] = [get(&rialto, "config").await, get(&rialto, "servers/notes").await];
+        assert!(!shown["problems"].as_array().unwrap().is_empty(), "{shown}");
+        assert!(server["configuration"]["text"].as_str().unwrap().contains("urll"), "{server}");
+        assert!(!format!("{shown}{server}").contains("new-s3cret"), "{shown} {server}");
+    }
+}
