@@ -139,6 +139,8 @@ struct SampleState {
     seen: u32,
     /// Calls of the second before.
     last: u32,
+    /// Calls since the last one that got a mark.
+    unmarked: u32,
 }
 
 const RECORDER_SHIFT: u32 = 48;
@@ -157,7 +159,7 @@ static SHARED_RINGS: LazyLock<RwLock<Vec<Weak<SharedRing>>>> = LazyLock::new(RwL
 
 thread_local! {
     static WORKER_RING: RefCell<Option<Box<WorkerRing>>> = const { RefCell::new(None) };
-    static SAMPLE: Cell<SampleState> = const { Cell::new(SampleState { second: 0, seen: 0, last: 0 }) };
+    static SAMPLE: Cell<SampleState> = const { Cell::new(SampleState { second: 0, seen: 0, last: 0, unmarked: 0 }) };
 }
 
 impl Mark {
@@ -289,6 +291,11 @@ fn put(ring: &mut Ring, body_limit: u32, mark: Mark, note: &Note<'_>) {
     ring.write(&record, &[head, first, last]);
 }
 
+/// The second of the clock of records.
+fn second_now() -> u64 {
+    nanos() / 1_000_000_000
+}
+
 impl SampleState {
     /// One of how many calls gets a mark: all up to the rate, of more as many as it. Where more come than in the second
     /// before, ever fewer do, so that a burst gets no more than twice the rate.
@@ -366,34 +373,54 @@ impl Recorder {
 
     #[cold]
     fn begin_recorded(&self, detail: u32) -> Sampled {
-        let (one_of, is_chosen) = self.sample();
+        let (one_of, is_chosen) = self.sample(second_now());
         // From 1, so that no mark is 0.
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let mut mark = (self.number << RECORDER_SHIFT) | (number & ((1 << RECORDER_SHIFT) - 1));
         if detail == Detail::Heads as u32 {
             mark |= HEADS_ONLY;
         }
-        match is_chosen {
-            false => mark |= SUMMARY_ONLY,
-            // Counted with the one that was chosen, because all workers share the counter.
-            true if one_of > 1 => _ = self.unmarked.fetch_add(u64::from(one_of) - 1, Ordering::Relaxed),
-            true => {}
+        if !is_chosen {
+            mark |= SUMMARY_ONLY;
         }
         Sampled { mark: Mark(mark), one_of }
     }
 
     /// One of how many calls gets a mark in this second, and whether this one does.
-    fn sample(&self) -> (u16, bool) {
-        let (second, rate) = (nanos() / 1_000_000_000, self.rate());
+    fn sample(&self, second: u64) -> (u16, bool) {
+        self.count_unmarked(second);
         let mut state = SAMPLE.get();
         if state.second != second {
             let last = if state.second + 1 == second { state.seen } else { 0 };
-            state = SampleState { second, seen: 0, last };
+            state = SampleState { second, seen: 0, last, unmarked: 0 };
         }
         state.seen += 1;
+        state.unmarked += 1;
+        let one_of = state.one_of(self.rate());
+        let is_chosen = state.seen.is_multiple_of(one_of);
+        if is_chosen {
+            // Counted with the one that was chosen, because all workers share the counter.
+            self.add_unmarked(state.unmarked - 1);
+            state.unmarked = 0;
+        }
         SAMPLE.set(state);
-        let one_of = state.one_of(rate);
-        (u16::try_from(one_of).unwrap_or(u16::MAX), state.seen.is_multiple_of(one_of))
+        (u16::try_from(one_of).unwrap_or(u16::MAX), is_chosen)
+    }
+
+    /// Counts the calls of this thread that came after the last mark of a second that is over.
+    fn count_unmarked(&self, second: u64) {
+        let mut state = SAMPLE.get();
+        if state.second != second && state.unmarked > 0 {
+            self.add_unmarked(state.unmarked);
+            state.unmarked = 0;
+            SAMPLE.set(state);
+        }
+    }
+
+    fn add_unmarked(&self, count: u32) {
+        if count > 0 {
+            self.unmarked.fetch_add(u64::from(count), Ordering::Relaxed);
+        }
     }
 
     /// Makes the shared ring, and sets how much of one message is kept.
@@ -423,6 +450,8 @@ impl Recorder {
     }
 
     fn read_here(&self, offset: u64, limit: usize) -> RingPart {
+        // Nobody else would count them until the next call, which may never come.
+        self.count_unmarked(second_now());
         WORKER_RING.with(|own| {
             let own = own.borrow();
             let own = own.as_ref().filter(|own| own.recorder == self.number);
@@ -534,7 +563,7 @@ mod tests {
     #[test]
     fn all_calls_up_to_the_rate_get_a_mark_and_bursts_at_most_twice_as_many() {
         let marked = |last: u32, calls: u32| {
-            let state = |seen| SampleState { second: 1, seen, last };
+            let state = |seen| SampleState { second: 1, seen, last, unmarked: 0 };
             (1..=calls).filter(|seen| seen.is_multiple_of(state(*seen).one_of(500))).count()
         };
         assert_eq!((marked(0, 500), marked(400, 500)), (500, 500));
@@ -542,6 +571,23 @@ mod tests {
             assert!((500..=1_000).contains(&marked(0, calls)), "a burst of {calls}: {}", marked(0, calls));
             assert!((122..=500).contains(&marked(calls, calls)), "{calls} in every second: {}", marked(calls, calls));
         }
+    }
+
+    #[test]
+    fn every_call_without_a_mark_is_counted_once_its_second_is_over() {
+        let recorder = Recorder::new();
+        recorder.set_rate(500);
+        let marked = |second, calls: u64| (0..calls).filter(|_| recorder.sample(second).1).count() as u64;
+        let burst = marked(1, 500_000);
+        let after = marked(2, 900);
+        assert_eq!(after, 0, "far more are expected");
+        assert_eq!(recorder.take_unmarked(), 500_000 - burst);
+        recorder.count_unmarked(2);
+        assert_eq!(recorder.take_unmarked(), 0, "one of them may still get a mark");
+        recorder.count_unmarked(3);
+        assert_eq!(recorder.take_unmarked(), 900);
+        recorder.count_unmarked(4);
+        assert_eq!(recorder.take_unmarked(), 0);
     }
 
     #[test]
