@@ -77,7 +77,7 @@ impl RequestContext<'_> {
         };
         let outcome = cluster.relay(owner, request).await?;
         if let Some(access) = &self.caller.access
-            && !matches!(outcome, RelayOutcome::NotOwner)
+            && !matches!(outcome, RelayOutcome::NotOwner | RelayOutcome::Busy)
         {
             access.note_relayed_to(owner.name());
         }

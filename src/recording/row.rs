@@ -211,7 +211,7 @@ impl RowMaker {
         let requests: Vec<&str> = call.ends.iter().filter_map(|(_, end)| end.get(SummaryField::RequestId)).collect();
         row["requests"] = requests.into();
         row["trace"] = call.field(SummaryField::TraceId).into();
-        row["owner"] = self.node.clone().into();
+        row["owner"] = call.field(SummaryField::RelayedTo).unwrap_or(&self.node).into();
         let shown: Vec<Value> =
             messages.iter().enumerate().map(|(n, one)| self.message(call, (n, one), bodies)).collect();
         row["messages"] = shown.into();

@@ -19,7 +19,7 @@ mod node_leave;
 mod nodes;
 mod parked_calls;
 pub mod processes;
-mod regressions;
+pub mod regressions;
 mod resp;
 mod rust_sdk;
 mod sdks;

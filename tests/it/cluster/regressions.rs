@@ -31,6 +31,8 @@ pub struct FaultyStore {
     pub duplicate_messages: AtomicBool,
     /// Loses messages of this kind, the first byte of each.
     pub lost_kind: AtomicU8,
+    /// Takes no message but replies: mailboxes are full.
+    pub has_full_mailboxes: AtomicBool,
     /// Refuses sends as a full store would; replies are accepted.
     pub rejects_sends: AtomicBool,
     pub write_delay_ms: AtomicU64,
@@ -207,6 +209,9 @@ impl NodeStore for FaultyStore {
             }
             if self.rejects_sends.load(Ordering::SeqCst) {
                 return Err(StoreError { reason: "full".into(), maybe_applied: false });
+            }
+            if self.has_full_mailboxes.load(Ordering::SeqCst) {
+                return Ok(SendOutcome::MailboxFull);
             }
             self.memory.send(to, messages, life).await
         })

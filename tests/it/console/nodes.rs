@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rialto::console::Topic;
@@ -10,6 +11,7 @@ use rialto::store::{ClusterStore, MemoryStore};
 use serde_json::{Value, json};
 
 use super::{asked, get, wait};
+use crate::cluster::regressions::FaultyStore;
 use crate::cluster::{node, node_with};
 use crate::harness::{Events, Rialto, TEST_TIMEOUT, request, until};
 use crate::recording::rows::spec;
@@ -221,6 +223,7 @@ async fn a_relayed_call_is_recorded_at_both_of_its_nodes() {
     }
     let wires = async |row: &Value| -> BTreeSet<String> {
         let opened = get(&b, &format!("calls/{}", row["id"].as_str().unwrap())).await;
+        assert_eq!(opened["owner"], "a", "the session lives there, wherever the call was recorded");
         let messages = opened["messages"].as_array().unwrap().iter();
         messages.map(|one| format!("{} {}", one["wire"].as_str().unwrap(), one["way"].as_str().unwrap())).collect()
     };
@@ -234,4 +237,21 @@ async fn a_relayed_call_is_recorded_at_both_of_its_nodes() {
     assert!(answer["result"].is_object(), "{answer}");
     let page = wait(&a, "calls", |page| calls(page).len() == 2).await;
     assert_eq!(calls(&page)[0]["relayed"], false, "{page:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_the_owner_had_no_room_for_was_not_served_there() {
+    let memory = MemoryStore::new();
+    let a = node(&(Arc::clone(&memory) as Arc<dyn ClusterStore>), "a").await;
+    let store = FaultyStore::over(&memory);
+    let b = node(&(Arc::clone(&store) as Arc<dyn ClusterStore>), "b").await;
+    b.inbound.calls.wait_until_on().await;
+    let session = a.open("2025-11-25").await;
+    store.has_full_mailboxes.store(true, Ordering::SeqCst);
+    let call = request(7, "tools/call", json!({ "name": "getElement", "arguments": { "name": "Fe" } }));
+    let (_, refused) = session.at_node(&b).post(&call).answer().await;
+    assert_eq!(refused["error"]["data"]["failure"], "node_busy", "{refused}");
+    store.has_full_mailboxes.store(false, Ordering::SeqCst);
+    let page = wait(&b, "calls", |page| page["items"][0]["done"] == true).await;
+    assert_eq!(page["items"][0]["relayed_to"], Value::Null, "{page:#}");
 }
