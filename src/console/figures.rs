@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::api::rfc3339;
 use crate::inbound::Inbound;
 use crate::metrics::{HistogramPoint, MetricPoint, PointValue};
+use crate::recorder::nanos;
 
 /// The history of the counters.
 #[derive(Debug, Default)]
@@ -17,6 +18,9 @@ pub(super) struct FigureHistory(Mutex<VecDeque<CounterSample>>);
 /// The counters at one moment.
 #[derive(Debug, Clone)]
 pub(super) struct CounterSample {
+    /// When, by the clock of records, which does not jump.
+    nanos: u64,
+    /// The time of day, which is shown and counts for nothing.
     at: SystemTime,
     servers: BTreeMap<String, ServerCounters>,
     /// Calls for servers that went to none: their tool is unknown, its server is down, or the caller may not use it.
@@ -68,23 +72,35 @@ impl FigureHistory {
 
     /// The samples of the last while, oldest first; the last one is of now.
     pub(super) fn since(&self, range: Duration, inbound: &Inbound) -> Vec<CounterSample> {
-        let now = CounterSample::read(inbound);
-        let begin = now.at.checked_sub(range).unwrap_or(SystemTime::UNIX_EPOCH);
-        let samples = self.0.lock();
+        self.until(CounterSample::read(inbound), range)
+    }
+
+    fn until(&self, now: CounterSample, range: Duration) -> Vec<CounterSample> {
+        let (begin, samples) = (now.before(range), self.0.lock());
         // The sample just before the range is what the first step is counted from.
-        let first = samples.iter().position(|sample| sample.at >= begin).unwrap_or(samples.len()).saturating_sub(1);
+        let first = samples.iter().position(|sample| sample.nanos >= begin).unwrap_or(samples.len()).saturating_sub(1);
         samples.iter().skip(first).cloned().chain([now]).collect()
     }
 }
 
 impl CounterSample {
-    fn new(at: SystemTime, sessions: usize) -> Self {
+    fn new(nanos: u64, at: SystemTime, sessions: usize) -> Self {
         let (servers, unforwarded) = (BTreeMap::new(), ServerCounters::default());
-        Self { at, servers, unforwarded, waited_sum: (0, 0), sessions }
+        Self { nanos, at, servers, unforwarded, waited_sum: (0, 0), sessions }
+    }
+
+    /// A moment before this sample, by the clock of records.
+    fn before(&self, time: Duration) -> u64 {
+        self.nanos.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// How long after another sample this one was read.
+    fn time_since(&self, other: &Self) -> Duration {
+        Duration::from_nanos(self.nanos.saturating_sub(other.nanos))
     }
 
     fn read(inbound: &Inbound) -> Self {
-        let mut sample = Self::new(SystemTime::now(), inbound.sessions.count());
+        let mut sample = Self::new(nanos(), SystemTime::now(), inbound.sessions.count());
         for family in inbound.gateway.metrics().families(Vec::new()) {
             for point in &family.points {
                 sample.add(&family.name, point);
@@ -206,7 +222,7 @@ impl ServerCounters {
 pub(super) fn summary(samples: &[CounterSample], server: Option<&str>) -> (ServerCounters, f64) {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return (ServerCounters::default(), 0.0) };
     let counted = last.of(server).since(&first.of(server));
-    let seconds = last.at.duration_since(first.at).unwrap_or_default().as_secs_f64().max(1.0);
+    let seconds = last.time_since(first).as_secs_f64().max(1.0);
     #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
     let rate = counted.calls() as f64 / seconds;
     (counted, rate)
@@ -246,7 +262,7 @@ pub(super) fn server_figures(samples: &[CounterSample], recorded: &[RecordedOver
 
 /// What Rialto added to recorded calls in the time of the samples.
 pub(super) fn overheads(samples: &[CounterSample], inbound: &Inbound) -> Vec<RecordedOverhead> {
-    samples.first().map(|first| inbound.calls.overheads(first.at)).unwrap_or_default()
+    samples.first().map(|first| inbound.calls.overheads(first.nanos)).unwrap_or_default()
 }
 
 /// What Rialto adds to calls: quantiles of those that are recorded, and the mean of all by their counters, which know
@@ -283,8 +299,10 @@ pub(super) fn series(samples: &[CounterSample], server: Option<&str>) -> Value {
     let p = |place: f64, of: fn(&ServerCounters) -> &BTreeMap<Bound, u64>| -> Vec<Option<u64>> {
         steps.iter().map(|(step, _)| quantile(of(step), place)).collect()
     };
+    let range = samples.first().zip(samples.last()).map(|(first, last)| (last.at, last.time_since(first)));
+    let begin = range.and_then(|(at, time)| at.checked_sub(time)).unwrap_or_else(SystemTime::now);
     json!({
-        "from": rfc3339(samples.first().map_or_else(SystemTime::now, |sample| sample.at)),
+        "from": rfc3339(begin),
         "step_us": u64::try_from(STEP.as_micros()).unwrap_or_default(),
         "calls": steps.iter().map(|(step, _)| step.calls()).collect::<Vec<_>>(),
         "failed": steps.iter().map(|(step, _)| step.failed()).collect::<Vec<_>>(),
@@ -298,8 +316,8 @@ pub(super) fn series(samples: &[CounterSample], server: Option<&str>) -> Value {
 /// The part of calls that failed in the last minute, if there were enough to tell.
 pub(super) fn recent_error_ratio(samples: &[CounterSample], server: Option<&str>) -> Option<f64> {
     const FEW: u64 = 20;
-    let minute = samples.last()?.at.checked_sub(Duration::from_secs(60))?;
-    let first = samples.iter().position(|sample| sample.at >= minute)?.saturating_sub(1);
+    let minute = samples.last()?.before(Duration::from_secs(60));
+    let first = samples.iter().position(|sample| sample.nanos >= minute)?.saturating_sub(1);
     let (counted, _) = summary(&samples[first..], server);
     (counted.calls() >= FEW).then(|| counted.failed_ratio())
 }
@@ -362,7 +380,7 @@ mod tests {
     use super::*;
 
     fn sample_of(points: &[(&str, MetricPoint)]) -> CounterSample {
-        let mut sample = CounterSample::new(SystemTime::UNIX_EPOCH, 0);
+        let mut sample = CounterSample::new(0, SystemTime::UNIX_EPOCH, 0);
         points.iter().for_each(|(name, point)| sample.add(name, point));
         sample
     }
@@ -386,6 +404,28 @@ mod tests {
         assert_eq!((sample.total().calls(), sample.total().failed()), (10, 4));
         assert_eq!((sample.of(Some("a")).calls(), sample.of(Some("a")).failed()), (7, 1));
         assert_eq!(sample.servers.len(), 1);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_changes_no_figure() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let wall = SystemTime::UNIX_EPOCH + HOUR * 24;
+        let sample = |step: u32, at| {
+            let labels = [("upstream", "a"), ("method", "tools/call"), ("outcome", "error")];
+            let mut sample = CounterSample::new(u64::from(step) * 10_000_000_000, at, 0);
+            sample.add("rialto_calls", &point(&labels, PointValue::Integer(i64::from(step) * 20)));
+            sample
+        };
+        for jumped in [wall - HOUR, wall + HOUR] {
+            let history = FigureHistory::default();
+            history.0.lock().extend((0..12).map(|step| sample(step, if step < 6 { wall } else { jumped })));
+            let samples = history.until(sample(12, jumped), Duration::from_secs(60));
+            assert_eq!(samples.len(), 8, "a minute, and the sample before it");
+            let (counted, rate) = summary(&samples, Some("a"));
+            assert_eq!((counted.calls(), rate), (140, 2.0));
+            assert_eq!(recent_error_ratio(&samples, Some("a")), Some(1.0));
+            assert_eq!(series(&samples, None)["from"], rfc3339(jumped - STEP * 7));
+        }
     }
 
     #[test]

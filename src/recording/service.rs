@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
@@ -334,13 +334,11 @@ impl CallLog {
         self.store.lock().get(number).cloned()
     }
 
-    /// What Rialto added to the newest calls that servers answered since a time, in microseconds, with their servers.
-    pub fn overheads(&self, since: SystemTime) -> Vec<(String, u64)> {
-        let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    /// What Rialto added to the newest calls that servers answered since a time by the clock of records, in microseconds,
+    /// with their servers.
+    pub fn overheads(&self, since: u64) -> Vec<(String, u64)> {
         let is_wanted = |call: &StoredCall| {
-            call.field(SummaryField::Upstream).is_some()
-                && call.last_end().is_some()
-                && self.clock.unix_nanos(call.started()) >= since
+            call.field(SummaryField::Upstream).is_some() && call.last_end().is_some() && call.started() >= since
         };
         let calls = self.newest(u64::MAX, is_wanted, MAX_TIMED_CALLS);
         let overhead = |call: &StoredCall| {
