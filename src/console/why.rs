@@ -19,7 +19,12 @@ use crate::upstream::{HealthPhase, List, Upstream};
 struct Steps {
     steps: Vec<Value>,
     has_failed: bool,
+    /// The file that decides.
+    file: Option<FileText>,
 }
+
+/// A table of the file, and a key in it.
+type Place<'p> = (&'p str, Option<&'p str>);
 
 /// What is looked for.
 struct Sought {
@@ -43,23 +48,28 @@ const STEPS: [&str; 10] = [
 ];
 
 impl Steps {
-    fn pass(&mut self, what: impl Into<String>) {
-        self.push(Some(true), what.into(), None);
+    fn pass(&mut self, what: impl Into<String>, place: Place<'_>) {
+        self.push(true, &what.into(), place);
     }
 
-    fn fail(&mut self, what: impl Into<String>, place: Option<String>) {
-        self.push(Some(false), what.into(), place);
+    fn fail(&mut self, what: impl Into<String>, place: Place<'_>) {
+        self.push(false, &what.into(), place);
     }
 
-    fn push(&mut self, ok: Option<bool>, what: String, place: Option<String>) {
-        self.has_failed |= ok == Some(false);
-        let (what, place) = (Value::from(what), Value::from(place));
+    fn push(&mut self, ok: bool, what: &str, (table, key): Place<'_>) {
+        self.has_failed |= !ok;
+        let place = self.file.as_ref().and_then(|file| file.place(table, key));
         self.steps.push(json!({ "ok": ok, "what": what, "where": place }));
+    }
+
+    /// A step that nobody asked for.
+    fn leave_out(&mut self, what: &str) {
+        self.steps.push(json!({ "ok": null, "what": what, "where": null }));
     }
 
     fn finish(mut self, group: &str, name: &str) -> Value {
         for what in STEPS.iter().skip(self.steps.len()) {
-            self.steps.push(json!({ "ok": null, "what": what, "where": null }));
+            self.leave_out(what);
         }
         json!({ "group": group, "name": name, "there": !self.has_failed, "steps": self.steps })
     }
@@ -69,37 +79,37 @@ pub(super) fn why(request: &AdminRequest) -> ApiResult {
     let inbound = request.console.inbound()?;
     let (group_name, revision) = (request.parameter(0), asked_revision(request)?);
     let name = request.query("name").ok_or_else(|| ApiError::invalid("name is missing"))?;
-    let file = FileText::read(&request.console);
-    let place = |table: &str, key: Option<&str>| file.as_ref().and_then(|file| file.place(table, key));
-    let mut steps = Steps::default();
+    let mut steps = Steps { file: FileText::read(&request.console), ..Steps::default() };
+    let table = format!("groups.{group_name}");
+    let servers: Place<'_> = (&table, Some("servers"));
     let Some(group) = inbound.gateway.group(Some(group_name)) else {
         let groups = inbound.gateway.groups();
         let known: Vec<&str> = groups.iter().map(|group| &**group.name()).collect();
         let near = nearest(group_name, &known).map(|near| format!("; did you mean {near}?"));
-        steps.fail(format!("there is no group {group_name}{}", near.unwrap_or_default()), place("groups", None));
+        steps.fail(format!("there is no group {group_name}{}", near.unwrap_or_default()), ("groups", None));
         return Ok(ApiAnswer::json(&steps.finish(group_name, name)));
     };
-    steps.pass(format!("there is a group {group_name}"));
+    steps.pass(format!("there is a group {group_name}"), (&table, None));
     let asked_view = Arc::clone(&group.view(revision));
     let Some(sought) = seek(&inbound, &asked_view, name) else {
         let what = format!("no server has {name:?}, and it begins with the name of none");
-        steps.fail(what, place(&format!("groups.{group_name}"), Some("servers")));
+        steps.fail(what, servers);
         return Ok(ApiAnswer::json(&steps.finish(group_name, name)));
     };
     let server = sought.server.name();
     if !asked_view.config.servers.contains(server) {
         let what = format!("{server} is not among the servers of {group_name}");
-        steps.fail(what, place(&format!("groups.{group_name}"), Some("servers")));
+        steps.fail(what, servers);
         return Ok(ApiAnswer::json(&steps.finish(group_name, name)));
     }
-    steps.pass(format!("{group_name} has {server}"));
+    steps.pass(format!("{group_name} has {server}"), servers);
     // Where only clients of the other era see it, all steps but that of the revision are passed.
     let other = Revision::all().find(|other| other.is_bridged_to(revision));
     let other_view = other.map(|other| Arc::clone(&group.view(other)));
     let is_shown = |view: &View| exposed_name(view, &sought).is_some();
     let only_other = other_view.filter(|other| !is_shown(&asked_view) && is_shown(other));
     let view = only_other.as_ref().unwrap_or(&asked_view);
-    let found = walk_lists(&mut steps, view, &sought, name, &place);
+    let found = walk_lists(&mut steps, view, &sought, name);
     if let Some(exposed) = found {
         walk_client(&mut steps, request, &group, (revision, only_other.is_some()), &sought, &exposed)?;
     }
@@ -166,26 +176,23 @@ fn exposed_name(view: &View, sought: &Sought) -> Option<String> {
 }
 
 /// The steps of the server and its lists; the name that clients see, if all are passed.
-fn walk_lists(
-    steps: &mut Steps,
-    view: &View,
-    sought: &Sought,
-    name: &str,
-    place: &dyn Fn(&str, Option<&str>) -> Option<String>,
-) -> Option<String> {
+fn walk_lists(steps: &mut Steps, view: &View, sought: &Sought, name: &str) -> Option<String> {
     let member = view.members.iter().find(|member| member.upstream.name() == sought.server.name())?;
     let (server, state, list) = (sought.server.name(), &member.state, sought.list);
     let (kind, table) = (list.result_key(), format!("servers.{server}"));
+    let place: Place<'_> = (&table, None);
     let listed = state.list(list);
     let is_away = matches!(state.health.phase, HealthPhase::Starting | HealthPhase::Down);
     let reason = state.health.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
     match (is_away, listed) {
         (true, None) => {
-            steps.fail(format!("{server} is {}{reason}", state.health.phase), place(&table, None));
+            steps.fail(format!("{server} is {}{reason}", state.health.phase), place);
             return None;
         }
-        (true, Some(_)) => steps.pass(format!("{server} is {}; its lists of before are served", state.health.phase)),
-        (false, _) => steps.pass(format!("{server} is {}", state.health.phase)),
+        (true, Some(_)) => {
+            steps.pass(format!("{server} is {}; its lists of before are served", state.health.phase), place);
+        }
+        (false, _) => steps.pass(format!("{server} is {}", state.health.phase), place),
     }
     let Some(listed) = listed else {
         let what = match state.list_errors.get(kind) {
@@ -193,30 +200,23 @@ fn walk_lists(
             None if state.has_capability(list.capability()) == Some(false) => format!("{server} declares no {kind}"),
             None => format!("{server} has not returned its {kind} yet"),
         };
-        steps.fail(what, place(&table, None));
+        steps.fail(what, place);
         return None;
     };
-    steps.pass(format!("{server} returned {} {kind}", listed.items.len()));
+    steps.pass(format!("{server} returned {} {kind}", listed.items.len()), place);
     let is_listed = listed.items.iter().any(|item| text_member(item, list.item_key()).as_deref() == Some(&sought.own));
     if !is_listed {
         let near = nearest_item(&sought.server, list, &sought.own);
         let near = near.map(|near| format!("; it has {near:?}")).unwrap_or_default();
-        steps.fail(format!("{server} has no {:?} among its {kind}{near}", sought.own), None);
+        steps.fail(format!("{server} has no {:?} among its {kind}{near}", sought.own), place);
         return None;
     }
-    steps.pass(format!("{server} lists {:?}", sought.own));
-    walk_names(steps, view, member, sought, name, place)
+    steps.pass(format!("{server} lists {:?}", sought.own), place);
+    walk_names(steps, view, member, sought, name)
 }
 
 /// The steps of filters and names.
-fn walk_names(
-    steps: &mut Steps,
-    view: &View,
-    member: &GroupMember,
-    sought: &Sought,
-    name: &str,
-    place: &dyn Fn(&str, Option<&str>) -> Option<String>,
-) -> Option<String> {
+fn walk_names(steps: &mut Steps, view: &View, member: &GroupMember, sought: &Sought, name: &str) -> Option<String> {
     let (list, group) = (sought.list, &view.config.name);
     let plain = view.plain_name(list, member.upstream.name(), &sought.own);
     let filter_key = match list {
@@ -225,29 +225,30 @@ fn walk_names(
         List::Resources | List::Templates => "resources",
     };
     let table = format!("groups.{group}");
+    let (filter, naming): (Place<'_>, Place<'_>) = ((&table, Some(filter_key)), (&table, Some("naming")));
     if let Some((key, pattern)) = view.config.filter(list).keeps_out(&[&plain, &sought.own]) {
         let what = match pattern {
             Some(pattern) => format!("{filter_key}.{key} of {group} leaves it out by {pattern:?}"),
             None => format!("{filter_key}.{key} of {group} does not name it"),
         };
-        steps.fail(what, place(&table, Some(filter_key)));
+        steps.fail(what, filter);
         return None;
     }
-    steps.pass(format!("no filter of {group} leaves it out"));
+    steps.pass(format!("no filter of {group} leaves it out"), filter);
     let Some(exposed) = exposed_name(view, sought) else {
         let winner = view.entries(list).find(|entry| entry.exposed == plain);
         let winner = winner.map_or_else(|| "another server".into(), |entry| Arc::clone(entry.member.upstream.name()));
-        steps.fail(format!("{winner} has the same name, {plain:?}, and comes first"), place(&table, Some("naming")));
+        steps.fail(format!("{winner} has the same name, {plain:?}, and comes first"), naming);
         return None;
     };
-    steps.pass("nothing else has its name");
+    steps.pass("nothing else has its name", naming);
     match exposed == plain {
         false if name != exposed && name != sought.own => {
-            steps.fail(format!("{plain:?} is too long or has unusual characters; clients see {exposed:?}"), None);
+            steps.fail(format!("{plain:?} is too long or has unusual characters; clients see {exposed:?}"), naming);
             return None;
         }
-        _ if exposed == name => steps.pass("clients see it by this name"),
-        _ => steps.pass(format!("clients see it as {exposed:?}")),
+        _ if exposed == name => steps.pass("clients see it by this name", naming),
+        _ => steps.pass(format!("clients see it as {exposed:?}"), naming),
     }
     Some(exposed)
 }
@@ -262,18 +263,21 @@ fn walk_client(
     exposed: &str,
 ) -> Result<(), ApiError> {
     let server = sought.server.name();
+    let table = format!("servers.{server}");
     if is_only_other {
-        steps.fail(format!("{server} does not list it on the leg that serves clients of {revision}"), None);
+        let what = format!("{server} does not list it on the leg that serves clients of {revision}");
+        steps.fail(what, (&table, None));
         return Ok(());
     }
     let spoken = sought.server.leg_for(revision).leg.state().revision;
     let words = spoken.map(|spoken| describe_translation(revision, spoken)).unwrap_or_default();
-    steps.pass(match words.is_empty() {
+    let what = match words.is_empty() {
         true => format!("clients of {revision} see it as it is"),
         false => format!("clients of {revision} see it; translated: {}", words.join(", ")),
-    });
+    };
+    steps.pass(what, (&table, None));
     let Some(session) = request.query("session") else {
-        steps.push(None, "no session was named".to_owned(), None);
+        steps.leave_out("no session was named");
         return Ok(());
     };
     let session = sessions::find(&*request.console.inbound()?, session)?;
@@ -283,14 +287,13 @@ fn walk_client(
         List::Resources | List::Templates => group.shows_resource(revision, &identity, exposed),
         List::Prompts => true,
     };
+    let own_table = format!("groups.{}", session.group());
     match **session.group() == **group.name() {
-        false => steps.fail(format!("the session is in group {}", session.group()), None),
+        false => steps.fail(format!("the session is in group {}", session.group()), (&own_table, None)),
         true if !is_shown => {
-            let file = FileText::read(&request.console);
-            let place = file.and_then(|file| file.place("policy", None));
-            steps.fail(format!("the rules do not let {} see it", identity.principal), place);
+            steps.fail(format!("the rules do not let {} see it", identity.principal), ("policy", None));
         }
-        true => steps.pass("this session sees it"),
+        true => steps.pass("this session sees it", ("policy", None)),
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use rialto::upstream::{HealthPhase, List, SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 
 use super::get;
+use crate::config::TempFolder;
 use crate::harness::{Rialto, initialize, until};
 use crate::scripted_server::{DualServer, InjectedFault, ScriptedServer, ServerTransport, tool};
 
@@ -120,4 +121,81 @@ async fn each_step_names_its_reason() {
     assert!(!names(&seen).contains(&"notes__write".to_owned()) && !seen["seen"].to_string().contains("notes__write"));
     assert!(names(&seen).contains(&"files__write".to_owned()), "{seen}");
     assert!(names(&get(&rialto, "groups/ruled?as=2025-11-25").await).contains(&"notes__write".to_owned()));
+}
+
+/// The line of the file that each step names.
+async fn places(rialto: &Rialto, group: &str, query: &str) -> Vec<(bool, String)> {
+    let why = get(rialto, &format!("groups/{group}/why?{query}")).await;
+    let steps = why["steps"].as_array().unwrap().iter().filter(|step| step["ok"].is_boolean());
+    let place = |step: &Value| step["where"].as_str().unwrap_or_else(|| panic!("{why:#}")).to_owned();
+    steps.map(|step| (step["ok"] == true, place(step))).collect()
+}
+
+#[tokio::test]
+async fn each_step_names_the_line_of_the_file_that_decides() {
+    let long = "a".repeat(80);
+    let tools = || vec![tool("write"), tool("secret"), tool("hidden"), tool(&long)];
+    let notes = ScriptedServer::with("notes", ServerTransport::Http, |catalog| catalog.tools = tools()).await;
+    let files = ScriptedServer::with("files", ServerTransport::Http, |catalog| catalog.tools = tools()).await;
+    let url = |server: &ScriptedServer| match server.target() {
+        Target::Url(address) => address.url.to_string(),
+        Target::Command(_) => unreachable!(),
+    };
+    let lines = [
+        "listen = \"127.0.0.1:0\"".to_owned(),
+        "[servers.notes]".to_owned(),
+        format!("url = \"{}\"", url(&notes)),
+        "[servers.files]".to_owned(),
+        format!("url = \"{}\"", url(&files)),
+        "[servers.gone]".to_owned(),
+        "command = \"/absent/program\"".to_owned(),
+        "[groups.work]".to_owned(),
+        "servers = [\"notes\", \"files\", \"gone\"]".to_owned(),
+        "naming = \"plain\"".to_owned(),
+        "[groups.work.tools]".to_owned(),
+        "deny = [\"hidden\"]".to_owned(),
+        "[groups.other]".to_owned(),
+        "servers = [\"notes\", \"gone\"]".to_owned(),
+        "naming = \"prefix\"".to_owned(),
+        "[[policy.rules]]".to_owned(),
+        "name = \"no secrets\"\nprincipals = [\"*\"]".to_owned(),
+        "deny = { tools = [\"*/secret\"] }".to_owned(),
+        "[policy]".to_owned(),
+        "default = \"allow\"".to_owned(),
+    ];
+    let folder = TempFolder::new("why-places");
+    folder.write("rialto.toml", &lines.join("\n"));
+    let rialto = Rialto::from_file(&folder.0.join("rialto.toml"), |settings| settings.workers = 2).await;
+    let group = |name: &str| rialto.inbound.gateway.group(Some(name)).unwrap();
+    until("the lists are read", || {
+        let count = |name| group(name).view(Revision::NEWEST).count(List::Tools);
+        (count("work"), count("other")) == (3, 4)
+    })
+    .await;
+    let open = async |path: &str| {
+        assert_eq!(rialto.post(path, &initialize("2025-11-25")).status().await, 200);
+        let sessions = get(&rialto, "sessions").await;
+        sessions["items"][0]["id"].as_str().unwrap().to_owned()
+    };
+    let session = open("/mcp/work").await;
+    let elsewhere = open("/mcp/other").await;
+    let passed = [8, 9, 2, 2, 2, 11, 10, 10, 2];
+    for (group, query, lines) in [
+        ("work", "name=write".to_owned(), &passed[..]),
+        ("wrok", "name=write".to_owned(), &[8]),
+        ("other", "name=files__write".to_owned(), &[13, 14]),
+        ("work", "name=gone__x".to_owned(), &[8, 9, 6]),
+        ("work", "name=notes__wrtie".to_owned(), &[8, 9, 2, 2, 2]),
+        ("work", "name=notes__hidden".to_owned(), &[8, 9, 2, 2, 2, 11]),
+        ("work", "name=files__write".to_owned(), &[8, 9, 4, 4, 4, 11, 10]),
+        ("other", format!("name=notes__{long}"), &[13, 14, 2, 2, 2, 13, 15, 15]),
+        ("work", format!("name=secret&as=2025-11-25&session={session}"), &[8, 9, 2, 2, 2, 11, 10, 10, 2, 16]),
+        ("work", format!("name=write&as=2025-11-25&session={session}"), &[8, 9, 2, 2, 2, 11, 10, 10, 2, 16]),
+        ("work", format!("name=write&as=2025-11-25&session={elsewhere}"), &[8, 9, 2, 2, 2, 11, 10, 10, 2, 13]),
+    ] {
+        let found = places(&rialto, group, &query).await;
+        let expected: Vec<String> = lines.iter().map(|line| format!("rialto.toml:{line}")).collect();
+        assert_eq!(found.iter().map(|(_, place)| place.clone()).collect::<Vec<_>>(), expected, "{group} {query}");
+        assert!(found.iter().rev().skip(1).all(|(ok, _)| *ok), "{group} {query}: {found:?}");
+    }
 }
