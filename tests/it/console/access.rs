@@ -3,9 +3,12 @@
 use rialto::console::ApiRoute;
 use rialto::policy::{ConsoleAccess, OperatorRight, OperatorTokens, TrustedProxies};
 use serde_json::json;
+use tokio::io::AsyncBufReadExt;
 
 use super::{DOCUMENT, asked, get};
-use crate::harness::{HttpRequest, Rialto, until};
+use crate::config::TempFolder;
+use crate::harness::{HttpRequest, Rialto, TEST_TIMEOUT, until};
+use crate::process::spawn_gateway;
 
 const RIGHTS: [&str; 4] = ["look", "bodies", "act", "edit"];
 
@@ -42,7 +45,7 @@ async fn every_route_needs_its_right_and_a_key() {
         let rialto = with_operators(edit).await;
         for route in rialto.console.routes().to_vec() {
             let Some(needed) = route.may else { continue };
-            let without = rialto.send("GET", &example(&route)).go().await;
+            let without = to(&rialto, &route, "").without("authorization").go().await;
             assert_eq!((without.status, without.header("www-authenticate")), (401, Some("Bearer")), "{}", route.path);
             for right in OperatorRight::ALL {
                 let status = to(&rialto, &route, &format!("token-of-{}", right.as_str())).status().await;
@@ -229,4 +232,21 @@ async fn limits_have_their_status() {
     let live = rialto.console.live().viewers(rialto::console::Topic::Server);
     until("the streams are let go of", || *live.borrow() == 0).await;
     assert_eq!(asked(&rialto, "GET", "live?topics=server").status().await, 200);
+}
+
+#[tokio::test]
+async fn a_start_without_a_console_says_why_in_one_line() {
+    let folder = TempFolder::new("no-console");
+    folder.write("rialto.toml", "[admin]\nlisten = \"0.0.0.0:0\"\n");
+    let config = folder.0.join("rialto.toml");
+    let (child, mut output, _) = spawn_gateway(&["--config", config.to_str().unwrap()]).await;
+    let mut lines = [String::new(), String::new()];
+    for line in &mut lines {
+        tokio::time::timeout(TEST_TIMEOUT, output.read_line(line)).await.unwrap().unwrap();
+    }
+    let [health, why] = lines;
+    let admin = health.trim_end().rsplit_once("http://").unwrap().1;
+    let expected = "can be reached from other machines, and [admin.tokens] names nobody";
+    assert_eq!(why, format!("There is no console: {admin} {expected}\n"));
+    drop(child);
 }

@@ -154,6 +154,11 @@ const CHECKLIST: &[Rule] = &[
         Test("console::access::a_listener_of_its_own_has_the_console_alone_and_none_without_tokens_beyond_loopback"),
     ),
     (
+        32,
+        "the start says why there is no console, in one line",
+        Test("console::access::a_start_without_a_console_says_why_in_one_line"),
+    ),
+    (
         33,
         "behind a proxy on the same machine: 404 without tokens",
         Test("console::access::foreign_pages_hosts_and_forms_are_refused_without_cors"),

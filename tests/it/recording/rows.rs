@@ -146,6 +146,7 @@ async fn a_call_of_two_rounds_is_one_row_with_two_request_names() {
             false => first.json().await,
         };
         assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
+        let answered_at = std::time::Instant::now();
         let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         loop {
             let waiting = crate::console::get(&rialto, "calls?q=method:tools/call").await["items"][0].clone();
@@ -158,6 +159,7 @@ async fn a_call_of_two_rounds_is_one_row_with_two_request_names() {
         let key = asked["result"]["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
         second["inputResponses"] = json!({ key: { "action": "accept", "content": { "sure": true } } });
         second["requestState"] = asked["result"]["requestState"].clone();
+        let waited = answered_at.elapsed();
         let answered = post(&second).go().await;
         let second_name = answered.header("x-request-id").unwrap().to_owned();
         let text = answered.text().await;
@@ -165,6 +167,8 @@ async fn a_call_of_two_rounds_is_one_row_with_two_request_names() {
         let detail = only_detail(&rialto, "method:tools/call").await;
         assert_eq!(detail["requests"], json!([first_name, second_name]), "{transport:?}");
         assert_eq!((&detail["rounds"], &detail["outcome"]), (&json!(2), &json!("ok")), "{detail:#}");
+        let time = Duration::from_micros(detail["time"]["client_us"].as_u64().unwrap() + 1);
+        assert!(time >= waited, "the client had the time between its requests: {waited:?}, {detail:#}");
         let sent = messages(&detail, "server", "out");
         let calls = sent.iter().filter(|one| one["method"] == "tools/call").count();
         assert_eq!(calls, if transport == ServerTransport::PerRequest { 2 } else { 1 }, "{transport:?} {detail:#}");
