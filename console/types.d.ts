@@ -385,6 +385,11 @@ export interface components {
             method: string;
             params: any;
         };
+        TryError: {
+            message: string;
+            code: number | null;
+            data: string | null;
+        };
         TryState: {
             call: string | null;
             state: "running" | "asking" | "done" | "cancelled";
@@ -397,8 +402,8 @@ export interface components {
             took_us: number;
             questions: (components['schemas']['TryQuestion'])[];
             notifications: (any)[];
-            result: any;
-            error: any;
+            result: string | null;
+            error: components['schemas']['TryError'] | null;
             try: string;
         };
         TryAnswer: {

@@ -2,8 +2,9 @@
 
 import { get, getAll, useLoaded } from '../api.js';
 import { useLive, resynced } from '../live.js';
-import { Bones, Copy, CopyLine, Empty, ErrorStrip, TabPanel, Tabs, Text, TextBlock } from '../parts/common.js';
+import { Bones, Copy, CopyLine, Empty, ErrorStrip, TabPanel, Tabs, Text } from '../parts/common.js';
 import { LongRows } from '../parts/table.js';
+import { Json } from '../parts/wires.js';
 import { REVISIONS } from '../pure/revisions.js';
 import { bytes, counted, figure } from '../pure/time.js';
 import { address, paused, route, setQuery } from '../state.js';
@@ -134,12 +135,19 @@ function Entries({ group, entries, kind }) {
         <tbody>${entries ? html`<${LongRows} items=${entries} columns=${5} row=${row} />` : html`<${Bones} columns=${5} />`}</tbody></table></div>`;
 }
 
-/** @param {{ seen: any, as: string }} props */
-const AsSeen = ({ seen, as }) => {
-    const text = typeof seen === 'string' ? seen : JSON.stringify(seen ?? {}, null, 2);
-    return html`<div class="body"><div class="row"><p class="muted">What a client of ${as} is given, ${bytes(text.length)}.</p><${Copy} text=${text} what="Lists" /></div>
-        <${TextBlock} text=${text} label=${`Lists as a client of ${as} sees them`} /></div>`;
-};
+/** @param {{ seen: Record<string, string> | undefined, as: string }} props Lists as JSON text, by method, as they are sent. */
+const AsSeen = ({
+    seen,
+    as
+}) => html`<div class="body"><p class="muted">What a client of ${as} is given, byte for byte.</p>
+    ${Object.entries(seen ?? {}).map(
+        ([
+            method,
+            text
+        ]) => html`<section key=${method} aria-label=${method}><div class="row"><h3 class="mono">${method}</h3>
+        <span class="muted">${bytes(new Blob([text]).size)}</span><${Copy} text=${text} what=${method} /></div>
+        <${Json} text=${text} wrap=${true} /></section>`
+    )}</div>`;
 
 /** @param {{ name: string, as: string, session: string }} props */
 function WhyNot({ name, as, session }) {

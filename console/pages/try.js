@@ -70,7 +70,7 @@ async function toolsOf(place, isGroup) {
     const name = encodeURIComponent(place);
     if (!isGroup) return (await getAll(`servers/${name}/lists/tools`)).map(one => ({ ...one.entry, name: one.name }));
     const group = await get(`groups/${name}`);
-    const seen = group.seen?.tools?.tools ?? group.seen?.tools ?? [];
+    const seen = JSON.parse(group.seen['tools/list'] ?? '{}').tools ?? [];
     const full = new Map(seen.map?.((/** @type {any} */ tool) => [tool.name, tool]));
     const servers = await Promise.all(
         [...new Set(group.tools.map((/** @type {any} */ tool) => tool.server))].map(async server => [

@@ -2,6 +2,7 @@
 
 import { CopyLine, TabPanel, Tabs } from '../parts/common.js';
 import { Json } from '../parts/wires.js';
+import { textAt } from '../pure/json.js';
 import { commandOf, curlOf } from '../pure/shell.js';
 import { duration } from '../pure/time.js';
 import { address } from '../state.js';
@@ -9,11 +10,11 @@ import { html, useState } from '../ui.js';
 import { CallView } from './call.js';
 import { TryResult } from './try_result.js';
 
-/** @param {any} state */
+/** @param {import('./try_result.js').TryState} state */
 function titleOf(state) {
     if (state.state === 'cancelled') return 'Cancelled';
     if (state.error) return 'Error';
-    return state.result?.isError ? 'The tool says it failed' : 'Result';
+    return state.result && textAt(state.result, '/isError') === 'true' ? 'The tool says it failed' : 'Result';
 }
 
 /** @param {{ state: any, place: string, isGroup: boolean, entry: any, text: string }} props */
@@ -33,7 +34,8 @@ export function TryOutcome({ state, place, isGroup, entry, text }) {
     const views = {
         result: () => html`<${TryResult} state=${state} />`,
         wires: () => html`<${CallView} id=${state.call} whole=${true} close=${() => setView('result')} />`,
-        json: () => html`<${Json} text=${JSON.stringify(state.error ?? state.result ?? null)} wrap=${true} />`,
+        json: () =>
+            html`<${Json} text=${state.error ? JSON.stringify(state.error) : (state.result ?? 'null')} wrap=${true} />`,
         cli: () => html`<${CopyLine} what="Command" text=${commandOf(url, entry.name, text)} />`,
         curl: () => html`<${CopyLine} what="Command" text=${curlOf(url, entry.name, text)} />`
     };

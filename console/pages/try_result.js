@@ -4,6 +4,7 @@ import { attempt, send } from '../api.js';
 import { Text, TextBlock } from '../parts/common.js';
 import { checkText, SchemaForm } from '../parts/form.js';
 import { Json } from '../parts/wires.js';
+import { textAt } from '../pure/json.js';
 import { initial } from '../pure/schema.js';
 import { bytes } from '../pure/time.js';
 import { html, useState } from '../ui.js';
@@ -12,24 +13,29 @@ const IMAGES = new Set(['image/png', 'image/jpeg', 'image/gif', 'image/webp']);
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/u;
 const MAX_IMAGE = 8_000_000;
 
-/** @param {{ state: any }} props */
+/** @typedef {import('../types.d.ts').components['schemas']['TryState']} TryState */
+
+/** @param {{ state: TryState }} props What is read of the result says only what it is; what is shown is its text. */
 export function TryResult({ state }) {
-    const { result, error } = state;
+    const { error, result: text } = state;
     if (error)
-        return html`<p><span class="tag bad">error ${error.code}</span> <${Text} text=${error.message} most=${2000} />
-        </p>${error.data !== undefined && html`<${Json} text=${JSON.stringify(error.data)} wrap=${true} />`}`;
-    if (!result) return html`<p class="muted">There is no result.</p>`;
+        return html`<p><span class="tag bad">error${error.code === null ? '' : ` ${error.code}`}</span> <${Text} text=${error.message} most=${2000} />
+        </p>${error.data !== null && html`<${Json} text=${error.data} wrap=${true} />`}`;
+    if (text === null) return html`<p class="muted">There is no result.</p>`;
+    const result = JSON.parse(text);
+    const structured = textAt(text, '/structuredContent');
+    const content = Array.isArray(result.content) ? result.content.slice(0, 100) : null;
     return html`${
         result.isError &&
         html`<p><span class="tag warn">tool error</span>
         </p>`
-    }${(Array.isArray(result.content) ? result.content.slice(0, 100) : []).map((/** @type {any} */ part, /** @type {number} */ index) => html`<${Content} key=${index} part=${part} />`)}
-        ${result.structuredContent !== undefined && html`<h3 class="muted">Structured</h3><${Json} text=${JSON.stringify(result.structuredContent)} wrap=${true} />`}
-        ${!Array.isArray(result.content) && html`<${Json} text=${JSON.stringify(result)} wrap=${true} />`}`;
+    }${content?.map((/** @type {any} */ part, /** @type {number} */ index) => html`<${Content} key=${index} part=${part} text=${textAt(text, `/content/${index}`)} />`)}
+        ${structured !== null && html`<h3 class="muted">Structured</h3><${Json} text=${structured} wrap=${true} />`}
+        ${!content && html`<${Json} text=${text} wrap=${true} />`}`;
 }
 
-/** @param {{ part: any }} props */
-function Content({ part }) {
+/** @param {{ part: any, text: string }} props */
+function Content({ part, text }) {
     if (part?.type === 'text') return html`<${TextBlock} text=${String(part.text ?? '')} label="Text of the result" />`;
     if (
         part?.type === 'image' &&
@@ -40,7 +46,7 @@ function Content({ part }) {
     ) {
         return html`<img class="result-image" alt=${`Picture of the result, ${part.mimeType}, ${bytes(part.data.length * 0.75)}`} src=${`data:${part.mimeType};base64,${part.data}`} />`;
     }
-    return html`<${Json} text=${JSON.stringify(part ?? null)} wrap=${true} />`;
+    return html`<${Json} text=${text} wrap=${true} />`;
 }
 
 /** @param {string} method @param {any} schema Of a form, or nothing. @returns {string} What an answer begins as. */

@@ -143,6 +143,12 @@ export function at(root, pointer) {
     return node;
 }
 
+/** @param {string} text @param {string} pointer @returns {string | null} The text of one value, as it was written. */
+export function textAt(text, pointer) {
+    const node = at(scan(text), pointer);
+    return node && text.slice(node.start, node.end);
+}
+
 /**
  * Replaces, puts in or takes out one value and leaves every other byte as it is.
  * @param {string} text @param {string} pointer @param {string | null} json New value as JSON; null takes it out.

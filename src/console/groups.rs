@@ -103,7 +103,8 @@ fn one(request: &AdminRequest) -> ApiResult {
         answer[key] = shown.map(|(_, one)| entry(one)).collect();
         let page = ListPage { list, offset: 0, permissions: permissions.as_deref() };
         if let Ok(result) = view.page(&page, revision, inbound.gateway.seal()) {
-            seen.insert(list.method().to_string(), result.read::<Value>().unwrap_or_default());
+            let text = String::from_utf8_lossy(result.as_bytes()).into_owned();
+            seen.insert(list.method().to_string(), text.into());
         }
     }
     answer["seen"] = seen.into();

@@ -27,6 +27,7 @@ use crate::policy::OperatorRight::{self, Act};
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 use crate::recorder::SummaryField;
 use crate::recording::StoredCall;
+use crate::redact::redact;
 use crate::upstream::SpecKind;
 use crate::workers::Workers;
 
@@ -59,7 +60,8 @@ struct TryState {
     questions: Vec<TryQuestion>,
     last_question: u64,
     notifications: Vec<Value>,
-    outcome: Option<Result<Value, Value>>,
+    /// The text of the result as it came, or the error.
+    outcome: Option<Result<String, Value>>,
     is_cancelled: bool,
     took: Option<Duration>,
     task: Option<AbortHandle>,
@@ -171,7 +173,7 @@ impl TriedCall {
             |question: &TryQuestion| json!({ "id": question.id, "method": question.method, "params": question.params });
         let took = state.took.unwrap_or_else(|| self.began.elapsed());
         let (result, error) = match &state.outcome {
-            Some(Ok(result)) => (result.clone(), Value::Null),
+            Some(Ok(result)) => (result.clone().into(), Value::Null),
             Some(Err(error)) => (Value::Null, error.clone()),
             None => (Value::Null, Value::Null),
         };
@@ -192,7 +194,7 @@ impl TriedCall {
         }
     }
 
-    fn finish(&self, outcome: Result<Value, Value>) {
+    fn finish(&self, outcome: Result<String, Value>) {
         let mut state = self.state.lock();
         state.outcome = Some(outcome);
         state.took = Some(self.began.elapsed());
@@ -301,7 +303,7 @@ async fn run(call: Arc<TriedCall>, target: Target, method: Method, params: Optio
         Ok(client) => {
             let result = client.request(method, params).await;
             client.close().await;
-            result.map(|result| result.read().unwrap_or_default()).map_err(|error| error_json(&error))
+            result.map(|result| text_of(&result)).map_err(|error| error_json(&error))
         }
     };
     call.finish(outcome);
@@ -310,8 +312,17 @@ async fn run(call: Arc<TriedCall>, target: Target, method: Method, params: Optio
     }
 }
 
+/// A payload as it came: neither the order of its keys nor its numbers survive being read.
+fn text_of(payload: &Raw) -> String {
+    String::from_utf8_lossy(payload.as_bytes()).into_owned()
+}
+
 fn error_json(error: &Error) -> Value {
-    json!({ "message": crate::redact::redact(&error.to_string()) })
+    let Some(object) = error.object() else {
+        return json!({ "message": redact(&error.to_string()), "code": null, "data": null });
+    };
+    let data = object.data().map(|data| redact(&text_of(&data)).into_owned());
+    json!({ "message": redact(&object.message()), "code": object.code(), "data": data })
 }
 
 fn new_id() -> Result<String, ApiError> {

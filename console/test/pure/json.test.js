@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { at, NotJson, scan, splice } from '../../pure/json.js';
+import { at, NotJson, scan, splice, textAt } from '../../pure/json.js';
 
 test('values are found by pointer, as they were written', () => {
     const text = '{"a/b": [1.0, 12345678901234567890], "~": {"x": "\\u0041"}}';
@@ -13,6 +13,12 @@ test('values are found by pointer, as they were written', () => {
     assert.equal(slice('/a~1b/1'), '12345678901234567890');
     assert.equal(slice('/~0/x'), '"\\u0041"');
     assert.equal(slice('/nothing'), null);
+});
+
+test('the text of a value is what came', () => {
+    const text = '{"z": {"b": 1.0, "a": 12345678901234567890}, "a": []}';
+    assert.equal(textAt(text, '/z'), '{"b": 1.0, "a": 12345678901234567890}');
+    assert.equal(textAt(text, '/b'), null);
 });
 
 test('what is not JSON is refused', () => {

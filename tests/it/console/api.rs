@@ -8,9 +8,11 @@ use rialto::store::{ClusterStore, MemoryStore};
 use rialto::upstream::{SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 
-use super::{DOCUMENT, asked, get, mistakes, post};
+use super::{DOCUMENT, asked, get, mistakes, post, wait};
 use crate::cluster::node;
 use crate::harness::{HANDSHAKE, PER_REQUEST, Rialto, until};
+use crate::recording::rows::spec;
+use crate::scripted_server::{InjectedFault, ScriptedServer, ServerTransport};
 
 #[tokio::test]
 async fn every_answer_is_as_the_document_says() {
@@ -26,7 +28,8 @@ async fn every_answer_is_as_the_document_says() {
     for revision in HANDSHAKE.into_iter().chain([PER_REQUEST]) {
         let group = get(&rialto, &format!("groups/default?as={revision}")).await;
         assert!(!group["tools"].as_array().unwrap().is_empty() && group["as"] == revision);
-        assert!(group["seen"]["tools/list"]["tools"].is_array(), "{revision}");
+        let seen: Value = serde_json::from_str(group["seen"]["tools/list"].as_str().unwrap()).unwrap();
+        assert!(seen["tools"].is_array(), "{revision}");
     }
     for path in ["groups", "groups/default/why?name=getElement", "questions", "bridge", "config", "nodes"] {
         get(&rialto, path).await;
@@ -127,6 +130,40 @@ async fn a_tool_is_tried_as_a_client_of_each_revision() {
     let unknown = json!({ "name": "x", "group": "absent" });
     assert_eq!(post(&rialto, "try", &unknown).await.0, 404);
     assert_eq!(asked(&rialto, "GET", "try/absent").status().await, 404);
+}
+
+/// Neither the order of keys nor numbers survive being read and written again.
+#[tokio::test]
+async fn lists_and_results_keep_their_bytes() {
+    const SCHEMA: &str =
+        r#"{"type":"object","properties":{"z":{"minimum":1.0},"a":{"maximum":12345678901234567890123}}}"#;
+    const RESULT: &str = r#"{"structuredContent":{"z":1.0,"a":12345678901234567890123},"content":[]}"#;
+    const DATA: &str = r#"{"z":1.0,"a":12345678901234567890123}"#;
+    let server = ScriptedServer::start("raw", ServerTransport::Http).await;
+    let answers = |method: &str, members: &str| {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":$id,{members}}}"#);
+        server.inject_fault(method, InjectedFault::Text(text));
+    };
+    answers("tools/list", &format!(r#""result":{{"tools":[{{"name":"do","inputSchema":{SCHEMA}}}]}}"#));
+    let rialto = Rialto::with(|settings| {
+        let group = GroupConfig::new("default", [Arc::from("raw")]);
+        settings.gateway = GatewayConfig { upstreams: vec![spec(&server)], groups: vec![group] };
+    })
+    .await;
+    let seen = wait(&rialto, "groups/default?as=2025-06-18", |group| group["lists"]["tools"] == 1).await;
+    let list = seen["seen"]["tools/list"].as_str().unwrap();
+    assert!(list.contains(SCHEMA), "{list}");
+    let tried = async || {
+        let (_, begun) = post(&rialto, "try", &json!({ "as": "2025-06-18", "name": "do" })).await;
+        let path = format!("try/{}", begun["try"].as_str().unwrap());
+        wait(&rialto, &path, |state| state["state"] == "done").await
+    };
+    answers("tools/call", &format!(r#""result":{RESULT}"#));
+    let done = tried().await;
+    assert_eq!((&done["result"], &done["error"]), (&json!(RESULT), &Value::Null));
+    answers("tools/call", &format!(r#""error":{{"code":-32001,"message":"no","data":{DATA}}}"#));
+    let failed = tried().await;
+    assert_eq!(failed["error"], json!({ "code": -32001, "message": "no", "data": DATA }), "{failed}");
 }
 
 #[tokio::test]
