@@ -7,7 +7,7 @@ use rialto::dialect::Revision;
 use rialto::inbound::Inbound;
 use rialto::recorder::{SummaryField, Way, Wire};
 use rialto::recording::{
-    CallLog, ChangeKind, MessageChange, MessageForm, RecordedMessage, RowEvents, RowMaker, StoredCall, changes_of,
+    BodyAccess, CallLog, ChangeKind, MessageChange, RecordedMessage, RowEvents, RowMaker, StoredCall, changes_of,
     messages_of,
 };
 use serde_json::Value;
@@ -31,6 +31,9 @@ const FEATURES: [Feature; 11] = [
     Feature::UnknownFields,
     Feature::ErrorCodes,
 ];
+
+/// Methods that servers answer.
+const FORWARDED: [&str; 4] = ["tools/call", "prompts/get", "resources/read", "completion/complete"];
 
 /// Nobody wants rows.
 struct NoEvents;
@@ -70,6 +73,7 @@ async fn check_cell(testbed: &Testbed, variant: Variant, endpoint: &ServerEndpoi
     let before = calls.newest(u64::MAX, |_| true, 1).first().map_or(0, |call| call.number);
     let (sent_before, received_before) = (client.sent.len(), client.received.len());
     endpoint.scripted.received.lock().unwrap().clear();
+    endpoint.scripted.sent.lock().unwrap().clear();
     for feature in FEATURES {
         Cell { client: &mut client, server: &endpoint.scripted, feature }.check().await.unwrap();
     }
@@ -82,15 +86,19 @@ async fn check_cell(testbed: &Testbed, variant: Variant, endpoint: &ServerEndpoi
         let is_recorded = |text: &String| texts.iter().any(|one| one == text.trim_end().as_bytes());
         requests(&client.sent[sent_before..]).all(is_recorded)
             && responses(&client.received[received_before..]).all(is_recorded)
+            && of_calls(&endpoint.scripted.sent.lock().unwrap()).all(is_recorded)
     };
     let _ = until("all calls are recorded", has_all).await;
     let seen = Seen {
         sent: &client.sent,
         sent_now: &client.sent[sent_before..],
+        received: &client.received,
         received_now: &client.received[received_before..],
         at_server: endpoint.scripted.received.lock().unwrap().clone(),
+        by_server: endpoint.scripted.sent.lock().unwrap().clone(),
     };
-    let faults = seen.differences(&recorded());
+    let mut faults = seen.differences(&recorded());
+    faults.extend(shown_otherwise(&calls, &recorded()));
     client.close().await.unwrap();
     faults
 }
@@ -110,13 +118,45 @@ fn responses(texts: &[String]) -> impl Iterator<Item = &String> {
     texts.iter().filter(|text| text.contains("\"result\"") || text.contains("\"error\""))
 }
 
+/// Texts of a server that belong to calls: its answers to what is forwarded, what it asks the client, and its notifications
+/// of progress.
+fn of_calls(texts: &[String]) -> impl Iterator<Item = &String> {
+    let is_of_call = |text: &&String| {
+        let message: Value = serde_json::from_str(text).unwrap();
+        let has = |key: &str| message["result"].get(key).is_some();
+        ["content", "contents", "messages", "completion"].into_iter().any(has)
+            // Probes are told that there is no such method.
+            || message["error"]["code"].as_i64().is_some_and(|code| code != -32601)
+            || message["method"] == "notifications/progress"
+            || message["method"].is_string() && message["id"] != Value::Null
+    };
+    texts.iter().filter(is_of_call)
+}
+
+/// Messages that the API shows otherwise than they were recorded, although it says that nothing is hidden.
+fn shown_otherwise(calls: &CallLog, recorded: &[StoredCall]) -> Vec<String> {
+    let (rows, mut faults) = (calls.rows("node".to_owned()), Vec::new());
+    for call in recorded {
+        let detail = rows.detail(call, BodyAccess::Shown);
+        for (one, shown) in messages_of(call).iter().zip(detail["messages"].as_array().unwrap()) {
+            let text = shown["text"].as_str().unwrap_or_default();
+            if shown["hidden"] == Value::Array(Vec::new()) && text.as_bytes() != one.text {
+                faults.push(format!("recorded as {:?}, shown as {text}", one.text));
+            }
+        }
+    }
+    faults
+}
+
 /// What client and server saw.
 struct Seen<'s> {
     sent: &'s [String],
     /// What the client sent while it was recorded.
     sent_now: &'s [String],
+    received: &'s [String],
     received_now: &'s [String],
     at_server: Vec<String>,
+    by_server: Vec<String>,
 }
 
 impl Seen<'_> {
@@ -128,13 +168,14 @@ impl Seen<'_> {
                 .map(|(_, one)| one)
                 .filter(move |one| one.wire == wire && one.way == way && !one.text.is_empty())
         };
-        let is_among = |text: &[u8], all: &[String]| all.iter().any(|one| one.as_bytes() == text);
+        let is_among = |text: &[u8], all: &[String]| all.iter().any(|one| one.trim_end().as_bytes() == text);
         for text in requests(self.sent_now) {
             if !recorded(Wire::Client, Way::In).any(|one| one.text == text.as_bytes()) {
                 faults.push(format!("the client sent, and it is not recorded: {text}"));
             }
         }
-        for text in self.at_server.iter().filter(|text| text.contains("\"tools/call\"")) {
+        let is_forwarded = |text: &&String| FORWARDED.iter().any(|method| text.contains(&format!("\"{method}\"")));
+        for text in self.at_server.iter().filter(is_forwarded) {
             if !recorded(Wire::Server, Way::Out).any(|one| one.text == text.as_bytes()) {
                 faults.push(format!("the server got, and it is not recorded: {text}"));
             }
@@ -144,11 +185,21 @@ impl Seen<'_> {
                 faults.push(format!("the client got, and it is not recorded: {text}"));
             }
         }
-        for (wire, way, all) in [(Wire::Client, Way::In, self.sent), (Wire::Server, Way::Out, &self.at_server[..])] {
-            for one in recorded(wire, way).filter(|one| one.form != MessageForm::Notification) {
+        for text in of_calls(&self.by_server) {
+            if !recorded(Wire::Server, Way::In).any(|one| one.text == text.as_bytes()) {
+                faults.push(format!("the server sent, and it is not recorded: {text}"));
+            }
+        }
+        for (wire, way, all) in [
+            (Wire::Client, Way::In, self.sent),
+            (Wire::Client, Way::Out, self.received),
+            (Wire::Server, Way::In, &self.by_server[..]),
+            (Wire::Server, Way::Out, &self.at_server[..]),
+        ] {
+            for one in recorded(wire, way) {
                 if !is_among(&one.text, all) {
                     faults.push(format!(
-                        "recorded on the {wire:?} wire, and never sent: {}",
+                        "recorded on the {wire:?} wire, {way:?}, and never sent: {}",
                         String::from_utf8_lossy(&one.text)
                     ));
                 }

@@ -28,6 +28,8 @@ pub struct ScriptedServer {
     violations: Mutex<Vec<String>>,
     /// Every text that arrived.
     pub received: Mutex<Vec<String>>,
+    /// Every text that was sent.
+    pub sent: Mutex<Vec<String>>,
     server_state: Mutex<ServerState>,
     /// Lets tools that wait for it continue.
     pub release: Notify,
@@ -169,6 +171,7 @@ impl ScriptedServer {
             variant,
             violations: Mutex::default(),
             received: Mutex::default(),
+            sent: Mutex::default(),
             server_state: Mutex::default(),
             release: Notify::new(),
             requests_roots_at_start: AtomicBool::new(false),

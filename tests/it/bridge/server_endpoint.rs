@@ -87,10 +87,13 @@ impl ServerHost {
         let (out, mut messages) = mpsc::unbounded_channel::<String>();
         let session = Session::new("pipe", out.clone());
         self.scripted.open(&session);
+        let scripted = Arc::clone(&self.scripted);
         let writer = tokio::spawn(async move {
             while let Some(mut text) = messages.recv().await {
+                note_sent(&scripted, &text);
                 // Messages queued together are written together.
                 while let Ok(message) = messages.try_recv() {
+                    note_sent(&scripted, &message);
                     text = format!("{text}\n{message}");
                 }
                 if write.write_all(format!("{text}\n").as_bytes()).await.is_err() {
@@ -178,7 +181,7 @@ impl ServerHost {
                     session.end();
                     host.scripted.count_ended_session();
                 });
-                sse_response(Some(first), messages)
+                sse_response(&self.scripted, Some(first), messages)
             }
             (&Verb::POST, "/message") => {
                 let id = uri.query().and_then(|query| query.strip_prefix("s=")).unwrap_or_default();
@@ -263,7 +266,7 @@ impl ServerHost {
                 let waiting =
                     self.sessions.lock().unwrap().get_mut(&session.id).and_then(|hosted| hosted.waiting.take());
                 match waiting {
-                    Some(messages) => sse_response(self.priming_event(), messages),
+                    Some(messages) => sse_response(&self.scripted, self.priming_event(), messages),
                     None => {
                         self.scripted.report_violation("a second GET stream");
                         text_response(409, "one is there")
@@ -328,12 +331,13 @@ impl ServerHost {
         self.scripted.receive(session, body, &sink);
         drop(sink);
         let Some(first) = messages.recv().await else {
-            return sse_response(None, messages); // cancelled
+            return sse_response(&self.scripted, None, messages); // cancelled
         };
+        note_sent(&self.scripted, &first);
         let message: Value = serde_json::from_str(&first).unwrap();
         if message.get("method").is_some() {
             let first = format!("{}event: message\ndata: {first}\n\n", self.priming_event().unwrap_or_default());
-            return sse_response(Some(first), messages);
+            return sse_response(&self.scripted, Some(first), messages);
         }
         let status = match message["error"]["code"].as_i64() {
             Some(-32601) if self.scripted.variant.is_per_request() => 404,
@@ -366,9 +370,21 @@ fn text_response(status: u16, text: &'static str) -> Response<Body> {
     Response::builder().status(status).header("content-type", "text/plain").body(body).unwrap()
 }
 
-fn sse_response(first: Option<String>, messages: UnboundedReceiver<String>) -> Response<Body> {
-    let all = futures_util::stream::unfold((first, messages), |(mut first, mut messages)| async move {
-        let event = |message: String| format!("event: message\ndata: {message}\n\n");
+fn note_sent(scripted: &ScriptedServer, text: &str) {
+    scripted.sent.lock().unwrap().push(text.to_owned());
+}
+
+fn sse_response(
+    scripted: &Arc<ScriptedServer>,
+    first: Option<String>,
+    messages: UnboundedReceiver<String>,
+) -> Response<Body> {
+    let begin = (Arc::clone(scripted), first, messages);
+    let all = futures_util::stream::unfold(begin, |(scripted, mut first, mut messages)| async move {
+        let event = |message: String| {
+            note_sent(&scripted, &message);
+            format!("event: message\ndata: {message}\n\n")
+        };
         let mut text = match first.take() {
             Some(first) => first,
             None => event(messages.recv().await?),
@@ -377,7 +393,7 @@ fn sse_response(first: Option<String>, messages: UnboundedReceiver<String>) -> R
         while let Ok(message) = messages.try_recv() {
             text += &event(message);
         }
-        Some((Ok(Frame::data(Bytes::from(text))), (first, messages)))
+        Some((Ok(Frame::data(Bytes::from(text))), (scripted, first, messages)))
     });
     let body = BodyExt::boxed_unsync(StreamBody::new(all));
     Response::builder().status(200).header("content-type", "text/event-stream").body(body).unwrap()
