@@ -337,6 +337,23 @@ pub fn push_rfc3339(text: &mut String, time: SystemTime) {
     text.push_str(str::from_utf8(&written).unwrap_or_default());
 }
 
+/// Writes a time as the common log format has it: `28/Jul/2026:09:05:00 +0000`.
+pub fn push_common_log_time(text: &mut String, time: SystemTime) {
+    const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, days) = (since.as_secs() % 86_400, since.as_secs() / 86_400);
+    let (year, month, day) = date(days);
+    let mut written = *b"00/Jan/0000:00:00:00 +0000";
+    let name = usize::try_from(month - 1).unwrap_or(0) * 3;
+    written[3..6].copy_from_slice(&MONTHS[name..name + 3]);
+    for (place, number) in
+        [(0..2, day), (7..11, year), (12..14, seconds / 3600), (15..17, seconds / 60 % 60), (18..20, seconds % 60)]
+    {
+        put_digits(&mut written[place], number);
+    }
+    text.push_str(str::from_utf8(&written).unwrap_or_default());
+}
+
 /// Writes milliseconds with three digits behind the point.
 pub fn push_milliseconds(text: &mut String, time: Duration) {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

@@ -1,20 +1,21 @@
-//! The line of a request, as text or as JSON.
+//! The line of a request, as text, as JSON or in the combined log format.
 
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::AccessFormat;
 use super::record::{AccessEnd, AccessFields};
-use crate::line_log::{is_unprintable, push_milliseconds, push_number, push_rfc3339};
-use crate::telemetry::LogFormat;
+use crate::line_log::{is_unprintable, push_common_log_time, push_milliseconds, push_number, push_rfc3339};
 
 /// Longest text of a client in a line.
 pub(super) const MAX_FIELD_BYTES: usize = 256;
 
 impl AccessFields {
-    pub(super) fn write_line(&self, format: LogFormat, out: &mut String) {
+    pub(super) fn write_line(&self, format: AccessFormat, out: &mut String) {
         match format {
-            LogFormat::Text => self.write_text(out),
-            LogFormat::Json => self.write_json(out),
+            AccessFormat::Text => self.write_text(out),
+            AccessFormat::Json => self.write_json(out),
+            AccessFormat::Combined => self.write_combined(out),
         }
         out.push('\n');
     }
@@ -87,6 +88,35 @@ impl AccessFields {
                 push_word(out, id);
             }
         }
+    }
+
+    /// `ADDRESS - PRINCIPAL [TIME] "VERB PATH VERSION" STATUS BYTES "-" "USER AGENT"`, for programs that read such logs.
+    fn write_combined(&self, out: &mut String) {
+        match self.combined.address {
+            Some(address) => _ = write!(out, "{address}"),
+            None => out.push('-'),
+        }
+        out.push_str(" - ");
+        let is_plain = |letter: &char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
+        let principal = self.identity.as_ref().map_or("-", |identity| &*identity.principal);
+        let letters = principal.chars().take(MAX_FIELD_BYTES);
+        out.extend(letters.map(|letter| if is_plain(&letter) { letter } else { '_' }));
+        out.push_str(" [");
+        push_common_log_time(out, self.time);
+        out.push_str("] ");
+        match self.text(self.http) {
+            Some(http) => push_quoted(out, &format!("{http} {:?}", self.combined.version.unwrap_or_default())),
+            None => out.push_str("\"-\""),
+        }
+        for number in [self.status.map(u64::from), Some(self.bytes_out).filter(|bytes| *bytes > 0)] {
+            out.push(' ');
+            match number {
+                Some(number) => push_number(out, number),
+                None => out.push('-'),
+            }
+        }
+        out.push_str(" \"-\" ");
+        push_quoted(out, self.text(self.combined.user_agent).unwrap_or("-"));
     }
 
     fn write_json(&self, out: &mut String) {

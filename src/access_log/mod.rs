@@ -25,6 +25,19 @@ pub struct AccessSettings {
     pub enabled: Option<bool>,
     /// The part of the requests that succeed which is logged.
     pub sample: SampleRate,
+    /// The form of its lines; by default that of the log.
+    pub format: Option<AccessFormat>,
+}
+
+/// The form of the lines of the access log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessFormat {
+    /// Like other lines of text.
+    Text,
+    /// One JSON object per line.
+    Json,
+    /// The combined log format of Apache and nginx.
+    Combined,
 }
 
 /// A part of the whole, from 0 to 1.
@@ -45,7 +58,7 @@ struct AccessState {
 /// Where lines go, and which.
 struct AccessSink {
     lines: Arc<LineLog<TextLines>>,
-    format: LogFormat,
+    format: AccessFormat,
     sample: SampleRate,
     /// Requests so far that are logged by chance.
     sampled: AtomicU64,
@@ -68,7 +81,7 @@ impl AccessLog {
         };
         let lines = if is_on { telemetry::queued_lines() } else { None };
         let sink = lines.map(|lines| {
-            let (lines, format) = (Arc::clone(lines), telemetry::format());
+            let (lines, format) = (Arc::clone(lines), settings.format.unwrap_or_else(|| telemetry::format().into()));
             Arc::new(AccessSink { lines, format, sample: settings.sample, sampled: AtomicU64::new(0) })
         });
         self.0.is_on.store(sink.is_some(), Ordering::Release);
@@ -112,6 +125,15 @@ impl AccessSink {
         }
         let number = self.sampled.fetch_add(1, Ordering::Relaxed).wrapping_mul(SPREAD);
         f64::from(u32::try_from(number >> 32).unwrap_or(0)) < self.sample.0 * TWO_TO_THE_32
+    }
+}
+
+impl From<LogFormat> for AccessFormat {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
     }
 }
 

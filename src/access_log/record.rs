@@ -1,14 +1,16 @@
 //! What is known of one request for its line in the access log.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use http::Version;
 use parking_lot::Mutex;
 
-use super::AccessSink;
 use super::line::MAX_FIELD_BYTES;
+use super::{AccessFormat, AccessSink};
 use crate::identity::Identity;
 use crate::protocol::Raw;
 use crate::recorder::{self, Mark, Note, NoteKind, Sampled, SummaryField, SummaryWriter, Way, Wire};
@@ -79,10 +81,19 @@ pub(super) struct AccessFields {
     pub(super) upstream_time: Duration,
     pub(super) waited: Duration,
     recorded: RecordedFields,
+    pub(super) combined: CombinedFields,
     /// The line is written when the call has ended, which is after the response to its request.
     is_deferred: bool,
     counts_replies: bool,
     is_written: bool,
+}
+
+/// What lines in the combined log format have beside the others.
+#[derive(Debug, Default)]
+pub(super) struct CombinedFields {
+    pub(super) address: Option<IpAddr>,
+    pub(super) version: Option<Version>,
+    pub(super) user_agent: StoredText,
 }
 
 /// What the access log does not show, but a recorded call does.
@@ -146,6 +157,7 @@ impl AccessRecord {
             upstream_time: Duration::ZERO,
             waited: Duration::ZERO,
             recorded: RecordedFields::default(),
+            combined: CombinedFields::default(),
             is_deferred: false,
             counts_replies: false,
             is_written: false,
@@ -170,6 +182,23 @@ impl AccessRecord {
         if let Some(trace_id) = trace_id.filter(is_id).and_then(|id| str::from_utf8(id).ok()) {
             fields.trace_id = fields.store(&[trace_id]);
         }
+    }
+
+    /// Notes the address of the client, and the version of HTTP and the program that it says.
+    pub fn note_peer(&self, address: IpAddr, request: Option<(Version, Option<&[u8]>)>) {
+        if self.is_combined() {
+            let mut fields = self.fields.lock();
+            fields.combined.address = Some(address);
+            if let Some((version, user_agent)) = request {
+                fields.combined.version = Some(version);
+                fields.combined.user_agent =
+                    fields.store(&[user_agent.and_then(|agent| str::from_utf8(agent).ok()).unwrap_or_default()]);
+            }
+        }
+    }
+
+    fn is_combined(&self) -> bool {
+        self.sink.as_ref().is_some_and(|sink| sink.format == AccessFormat::Combined)
     }
 
     /// The number of the call for the recorder.

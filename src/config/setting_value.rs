@@ -19,7 +19,7 @@ use super::servers::{check_name, resolve_path};
 use super::settings::{ApiKeySettings, FilterSection};
 use super::spanned_value::SpannedValue;
 use super::values::{ExpiryDate, format_duration, format_size};
-use crate::access_log::SampleRate;
+use crate::access_log::{AccessFormat, SampleRate};
 use crate::audit::{ArgumentDetail, AuditOutput, RedactedPointers};
 use crate::dialect::{LegRule, Revision};
 use crate::gateway::{NameFilter, Naming};
@@ -171,6 +171,7 @@ macro_rules! choices {
 
 choices! {
     LogFormat { "text" => Text, "json" => Json }
+    AccessFormat { "text" => Text, "json" => Json, "combined" => Combined }
     LogLevel { "off" => Off, "error" => Error, "warn" => Warn, "info" => Info, "debug" => Debug, "trace" => Trace }
     Http1Implementation { "rialto" => Rialto, "hyper" => Hyper }
     ArgumentDetail { "none" => None, "keys" => Keys, "digest" => Digest, "all" => All }

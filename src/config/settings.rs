@@ -22,7 +22,7 @@ use super::setting_table::settings;
 use super::setting_value::Choice;
 use super::structure::{ISSUER, LIMIT, NAMED_TABLES, RULE};
 use super::values::ExpiryDate;
-use crate::access_log::SampleRate;
+use crate::access_log::{AccessFormat, SampleRate};
 use crate::audit::{ArgumentDetail, AuditOutput};
 use crate::dialect::{LegRule, Revision};
 use crate::gateway::{DEFAULT_PAGE_SIZE, GroupConfig, Naming};
@@ -133,6 +133,9 @@ settings! {
         /// The part of the requests that succeed which the access log has, from 0 to 1. Others are always in it.
         access_sample: SampleRate = SampleRate::default(),
             setting(ValueType::Fraction).example("0.1") => access_log.sample;
+        /// Format of the access log; `combined` is that of Apache and nginx, without the MCP parts.
+        access_format: Option<AccessFormat> = None,
+            choice::<AccessFormat>().default("that of `format`").example("\"combined\"") => access_log.format;
         /// Log format; `json` is one object per line.
         format: LogFormat = LogFormat::Text,
             choice::<LogFormat>().example("\"json\"").flag("log-format", "FORMAT").global();

@@ -1,5 +1,6 @@
 //! Tells the access log what requests are about and how they end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,8 +22,14 @@ const SESSION_ID_DIGITS: usize = 32;
 impl Inbound {
     /// The record of an HTTP request whose head has arrived; `None` where there is no access log.
     #[inline]
-    pub(super) fn begin_access(&self, head: &RequestHead, request_id: &HeaderValue) -> Option<Arc<AccessRecord>> {
+    pub(super) fn begin_access(
+        &self,
+        head: &RequestHead,
+        request_id: &HeaderValue,
+        peer: SocketAddr,
+    ) -> Option<Arc<AccessRecord>> {
         let record = self.access_log.begin()?;
+        record.note_peer(peer.ip(), Some((head.version, head.headers.get("user-agent"))));
         let path = without_session_id(head.uri.path());
         record.note_http(head.verb.as_str(), path, request_id.as_bytes(), head.headers.get("traceparent"));
         Some(record)
@@ -46,8 +53,9 @@ impl Inbound {
     }
 
     /// The record of an HTTP request whose head cannot be read.
-    pub(super) fn log_unreadable_head(&self, status: u16) {
+    pub(super) fn log_unreadable_head(&self, status: u16, peer: SocketAddr) {
         if let Some(record) = self.access_log.begin() {
+            record.note_peer(peer.ip(), None);
             record.note_status(status);
             AccessGuard::new(Some(&record)).finish(AccessEnd::Answered);
         }

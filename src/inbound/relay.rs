@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Response, StatusCode, Version};
 
 use super::access_hook::logged;
 use super::body::{ResponseContent, UnbrokenBody};
@@ -215,7 +215,8 @@ impl Inbound {
     /// Serves a relayed request; `None` when its session is not on this node.
     pub(super) async fn serve_relayed(self: Arc<Self>, request: RelayedRequest) -> Option<Response<ResponseContent>> {
         let request_id = request.headers.get(REQUEST_ID).cloned();
-        let head = RequestHead { verb: request.method, uri: request.uri, headers: (&request.headers).into() };
+        let (verb, version, uri) = (request.method, Version::HTTP_11, request.uri);
+        let head = RequestHead { verb, version, uri, headers: (&request.headers).into() };
         let policy = self.policy.load_full();
         if let Some(route @ Route::Console { .. }) = Route::parse(head.uri.path(), policy.public_path()) {
             let (path, identity) = (route.console_path().to_owned(), request.identity);

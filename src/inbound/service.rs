@@ -121,7 +121,7 @@ impl HttpService for ClientService {
 
     fn admit<'r>(&'r self, head: &'r RequestHead) -> AdmittedRequest<'r> {
         let request_id = request_id::of(&head.headers);
-        let access = self.inbound.begin_access(head, &request_id);
+        let access = self.inbound.begin_access(head, &request_id, self.connection.peer);
         let request = ArrivedRequest { head, request_id, connection: &self.connection, access };
         let admission = self.inbound.admit(&request);
         self.with_body_permit(request, admission)
@@ -174,7 +174,7 @@ impl HttpService for ClientService {
 
     fn reject_head(&self, error: RequestError) -> Response<ResponseContent> {
         let response = Rejection::from(error).respond();
-        self.inbound.log_unreadable_head(response.status().as_u16());
+        self.inbound.log_unreadable_head(response.status().as_u16(), self.connection.peer);
         self.inbound.gateway.metrics().record_http_request(response.status().as_u16());
         response
     }

@@ -130,7 +130,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[server.a]\ncommand = \"x\"", "1:2: error: unknown key `server`; did you mean `servers`?"),
     (
         "[log]\nx = 1",
-        "2:1: error: unknown key `x` in [log]; valid: `filter`, `level`, `levels`, `access`, `access_sample`, `format`",
+        "2:1: error: unknown key `x` in [log]; valid: `filter`, `level`, `levels`, `access`, `access_sample`, `access_format`, `format`",
     ),
     (
         "[log]\naccess_sample = 1.5",

@@ -20,6 +20,8 @@ use super::{
 pub struct RequestHead {
     /// The HTTP method.
     pub verb: Verb,
+    /// The version of HTTP.
+    pub version: Version,
     /// The request target. In absolute form its authority goes before `Host`.
     pub uri: Uri,
     /// All header fields in the order received.
@@ -158,13 +160,13 @@ impl RequestHead {
             is_http11,
             expects_continue: expects_continue && is_http11,
         };
-        Ok(Some((Self { verb, uri, headers }, framing)))
+        Ok(Some((Self { verb, version: framing_headers.version, uri, headers }, framing)))
     }
 }
 
 impl From<http::request::Parts> for RequestHead {
     fn from(parts: http::request::Parts) -> Self {
-        Self { verb: parts.method, uri: parts.uri, headers: (&parts.headers).into() }
+        Self { verb: parts.method, version: parts.version, uri: parts.uri, headers: (&parts.headers).into() }
     }
 }
 

@@ -195,6 +195,45 @@ async fn streamed_cancelled_and_abandoned_calls_are_logged_when_they_end() {
     assert_eq!(of_request(&lines, "sse")["outcome"], "disconnected");
 }
 
+/// The parts of a line in the combined log format, as programs that read such logs take it apart.
+fn combined_parts(line: &str) -> Option<[&str; 7]> {
+    let (address, rest) = line.split_once(" - ")?;
+    let (user, rest) = rest.split_once(" [")?;
+    let (time, rest) = rest.split_once("] \"")?;
+    let (request, rest) = rest.split_once("\" ")?;
+    let (numbers, rest) = rest.split_once(" \"-\" \"")?;
+    let (status, bytes) = numbers.split_once(' ')?;
+    Some([address, user, time, request, status, bytes, rest.strip_suffix('"')?])
+}
+
+#[tokio::test]
+async fn the_combined_format_is_that_of_other_servers() {
+    let file = "[log]\naccess_format = \"combined\"\n[access]\ntrusted_proxies = [\"127.0.0.1\"]\n\
+                allow_anonymous = true\ntokens = { ann = \"s3cret-token-of-ann\" }\n";
+    let rialto = GatewayProcess::start("access-combined", file).await;
+    let opened = authorized(post(&rialto, &initialize("2025-11-25"), "open"))
+        .header("x-forwarded-for", "203.0.113.7")
+        .header("user-agent", "desk \"1.9\"");
+    let length = opened.go().await.text().await.len();
+    assert_eq!(post(&rialto, &json!({}), "wrong").status().await, 400);
+    let mut socket = TcpStream::connect(rialto.address).await.unwrap();
+    socket.write_all(b"no HTTP\r\n\r\n").await.unwrap();
+    socket.read_to_end(&mut Vec::new()).await.unwrap();
+    let log = rialto.stop().await;
+    let lines: Vec<[&str; 7]> = log.lines().filter_map(combined_parts).collect();
+    let line = |status: &str| *lines.iter().find(|line| line[4] == status).unwrap_or_else(|| panic!("{status}: {log}"));
+    let [address, user, time, request, _, bytes, agent] = line("200");
+    assert_eq!((address, user, request), ("203.0.113.7", "token|ann", "POST /mcp HTTP/1.1"));
+    assert_eq!((bytes, agent), (&*length.to_string(), "desk \\\"1.9\\\""));
+    let digits: String = time.chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect();
+    assert!(digits.starts_with("00/") && digits.ends_with("/0000:00:00:00 +0000"), "{time}");
+    let refused: Vec<_> = lines.iter().filter(|line| line[4] == "400").collect();
+    assert_eq!(
+        refused.iter().map(|line| (line[0], line[3])).collect::<Vec<_>>(),
+        [("127.0.0.1", "POST /mcp HTTP/1.1"), ("127.0.0.1", "-")]
+    );
+}
+
 #[tokio::test]
 async fn a_parked_call_tells_how_long_it_waited_for_a_person() {
     let server = ScriptedServer::start("db", ServerTransport::Http).await;
