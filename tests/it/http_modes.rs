@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rialto::http::server::Http1Implementation;
 
+use crate::http1::RawClient;
 use crate::harness::{HTTP_MODE, HttpMode, HttpRequest, Rialto, until};
 
 /// Suites that send requests through the harness.
@@ -41,6 +42,31 @@ fn transport_suites_pass_over_hyper_http1() {
 fn transport_suites_pass_over_http2() {
     // `Host`, which that test counts among the headers, is no header in HTTP/2.
     run_suites("http2", &["limits::header_count_and_size_over_the_limit_are_431"]);
+}
+
+/// hyper passes on whatever `Host` fields a request has; a proxy in front may read another one of them.
+#[tokio::test]
+async fn both_implementations_of_http1_take_exactly_one_host() {
+    for http1 in [Http1Implementation::Rialto, Http1Implementation::Hyper] {
+        let rialto = Rialto::with(|settings| settings.inbound.http1 = http1).await;
+        let accepted = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        for (version, hosts) in [
+            ("1.1", ""),
+            ("1.1", "host: localhost\r\nhost: localhost\r\n"),
+            ("1.1", "host: localhost\r\nx: y\r\nHost: evil.example\r\n"),
+            ("1.1", "host: localhost, evil.example\r\n"),
+            ("1.1", "host: evil.example@localhost\r\n"),
+            ("1.0", "host: localhost\r\nhost: localhost\r\n"),
+        ] {
+            // What follows a refused head is no request.
+            let text = format!("{accepted}GET /healthz HTTP/{version}\r\n{hosts}\r\n{accepted}");
+            let mut wire = RawClient::connect_and_send(&rialto, &text).await;
+            assert_eq!(wire.response().await.status, 200);
+            let refusal = wire.response().await;
+            assert_eq!((refusal.status, refusal.header("connection")), (400, Some("close")), "{http1:?} {hosts:?}");
+            wire.assert_closed().await;
+        }
+    }
 }
 
 /// hyper has no idle timeout for HTTP/2, and its keep-alive pings would keep such a connection for ever.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
+use http::header::HOST;
 use http::{HeaderMap, Method as Verb, StatusCode, Uri, Version};
 use httparse::{ParserConfig, Status};
 use memchr::memmem::Finder;
@@ -164,9 +165,18 @@ impl RequestHead {
     }
 }
 
-impl From<http::request::Parts> for RequestHead {
-    fn from(parts: http::request::Parts) -> Self {
-        Self { verb: parts.method, version: parts.version, uri: parts.uri, headers: (&parts.headers).into() }
+/// The head of a request that hyper read, which leaves `Host` to its services.
+impl TryFrom<http::request::Parts> for RequestHead {
+    type Error = RequestError;
+
+    fn try_from(parts: http::request::Parts) -> Result<Self, RequestError> {
+        let mut host_count = 0;
+        for value in parts.headers.get_all(HOST) {
+            host_count += 1;
+            check_host(value.as_bytes())?;
+        }
+        check_host_count(host_count, parts.version)?;
+        Ok(Self { verb: parts.method, version: parts.version, uri: parts.uri, headers: (&parts.headers).into() })
     }
 }
 
@@ -207,9 +217,7 @@ impl ParsedHead {
                 _ => {}
             }
         }
-        if host_count > 1 || (host_count == 0 && framing_headers.version == Version::HTTP_11) {
-            return Err(ParseError("there must be exactly one host").into());
-        }
+        check_host_count(host_count, framing_headers.version)?;
         let target_start = target.as_ptr().addr() - text.as_ptr().addr();
         Ok(Self { verb, target: target_start..target_start + target.len(), spans, framing_headers, expects_continue })
     }
@@ -278,6 +286,14 @@ fn check_host(value: &[u8]) -> Result<(), ParseError> {
     match value.iter().all(|byte| IS_HOST_BYTE[usize::from(*byte)]) {
         true => Ok(()),
         false => Err(ParseError("the host is none")),
+    }
+}
+
+/// Checks that there is one `Host`. HTTP/1.0 has none, and HTTP/2 `:authority` instead.
+fn check_host_count(count: usize, version: Version) -> Result<(), ParseError> {
+    match count > 1 || (count == 0 && version == Version::HTTP_11) {
+        true => Err(ParseError("there must be exactly one host")),
+        false => Ok(()),
     }
 }
 

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -137,7 +138,18 @@ async fn respond<S: HttpService>(
     request: Request<Incoming>,
 ) -> Result<Response<TrackedBody<S::ResponseBody>>, Infallible> {
     let (parts, body) = request.into_parts();
-    let head = RequestHead::from(parts);
+    let is_http1 = parts.version < Version::HTTP_2;
+    let head = match RequestHead::try_from(parts) {
+        Ok(head) => head,
+        Err(error) => {
+            let mut response = service.reject_head(error);
+            service.decorate(response.headers_mut());
+            if is_http1 {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            return Ok(response.map(|body| TrackedBody { body, _request: open }));
+        }
+    };
     let mut admission = service.admit(&head);
     if S::is_undecided(&admission) {
         admission = Box::pin(service.complete(admission)).await;
