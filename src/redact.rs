@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use arc_swap::ArcSwap;
+use serde_json::Value;
 
 /// What stands in place of a secret.
 const MASK: &str = "***";
@@ -29,6 +30,20 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     INSTALLED.load().mask(text)
 }
 
+/// Masks every installed secret in the texts of a JSON value; names of members stay.
+pub fn redact_texts(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Cow::Owned(masked) = redact(text) {
+                *text = masked;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(redact_texts),
+        Value::Object(members) => members.values_mut().for_each(redact_texts),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 /// The text with every installed secret of eight letters or more replaced: shorter ones would occur by chance in what
 /// passes through.
 pub fn secrets_in<'t>(text: &'t str, mask: &str) -> Cow<'t, str> {
@@ -47,7 +62,7 @@ impl Secrets {
         let mut secrets = Vec::new();
         for value in values {
             secrets.extend(value.lines().map(|line| line.trim().to_owned()));
-            let json = serde_json::Value::from(value.as_str()).to_string();
+            let json = Value::from(value.as_str()).to_string();
             secrets.push(json[1..json.len() - 1].to_owned());
             secrets.push(value);
         }

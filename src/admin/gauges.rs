@@ -18,7 +18,7 @@ impl Admin {
         format.render(&self.metric_families())
     }
 
-    /// All metrics at this moment, for a scrape or an export.
+    /// All metrics at this moment, for a scrape or an export, with secrets masked.
     pub fn metric_families(&self) -> Vec<MetricFamily> {
         let stats = self.sessions.stats();
         let upstreams = self.gateway.upstreams();
@@ -102,7 +102,7 @@ impl Admin {
         readings.extend(self.limit_readings().into_iter().chain(process_readings()));
         let mut families = self.gateway.metrics().families(readings);
         families.extend(self.store_families());
-        families
+        families.into_iter().map(MetricFamily::redacted).collect()
     }
 
     /// Figures of this node in its cluster; none without a shared store.

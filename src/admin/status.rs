@@ -10,9 +10,10 @@ use crate::dialect::{Revision, describe_translation};
 use crate::gateway::GroupMember;
 use crate::http::server::{ClientCertificates, TlsServer};
 use crate::policy::{LimitMeasure, LimitUsage};
+use crate::redact::redact_texts;
 use crate::upstream::{LegReport, List, RevisionPair, Upstream};
 
-/// Snapshot of the gateway, served as JSON at `/admin/status`. Times are Unix seconds.
+/// Snapshot of the gateway, served as JSON at `/admin/status` with secrets masked. Times are Unix seconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StatusReport {
     /// Version of the program.
@@ -268,6 +269,16 @@ impl Admin {
             tls: self.tls.load().as_deref().map(tls_status),
             cluster: self.cluster.as_deref().map(cluster_status),
         }
+    }
+
+    /// The status report as JSON, with secrets masked.
+    pub fn status_document(&self) -> String {
+        let masked = serde_json::to_value(self.status()).and_then(|mut report| {
+            redact_texts(&mut report);
+            // Through the report once more, for the members in their order.
+            serde_json::from_value::<StatusReport>(report)
+        });
+        masked.and_then(|report| serde_json::to_string(&report)).unwrap_or_default()
     }
 
     /// The upstreams of a group, with what is bridged for clients of `client` revision.

@@ -208,7 +208,7 @@ impl Inbound {
                 let format = TextFormat::accepted(head.headers.get(ACCEPT));
                 respond::text(format.content_type(), self.admin.metrics_as(format))
             }
-            _ => respond::text(headers::JSON, serde_json::to_string(&self.admin.status()).unwrap_or_default()),
+            _ => respond::text(headers::JSON, self.admin.status_document()),
         };
         Ok(Some(if is_public { Admission::Answered(response) } else { Admission::Complete(response) }))
     }

@@ -1,5 +1,10 @@
 //! What a scrape or an export sees: families of data points, whatever counted them.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::redact::redact;
+
 /// The prefix of every metric name that no convention has.
 const PREFIX: &str = "rialto";
 
@@ -128,6 +133,54 @@ impl MetricFamily {
     pub fn new(name: &str, help: &'static str, kind: MetricKind, points: Vec<MetricPoint>) -> Self {
         Self { name: format!("{PREFIX}_{name}"), help, unit: MetricUnit::of_name(name), kind, points }
     }
+
+    /// The family without the secrets of the configuration. Series that only a secret told apart become one: a scrape with
+    /// two of the same labels is refused.
+    #[must_use]
+    pub fn redacted(mut self) -> Self {
+        let mut is_masked = false;
+        for (_, value) in self.points.iter_mut().flat_map(|point| &mut point.labels) {
+            if let Cow::Owned(masked) = redact(value) {
+                (*value, is_masked) = (masked, true);
+            }
+        }
+        if is_masked {
+            self.merge_series();
+        }
+        self
+    }
+
+    /// Adds up the series with the same labels.
+    fn merge_series(&mut self) {
+        let mut places: HashMap<MetricLabels, usize> = HashMap::new();
+        let mut merged: Vec<MetricPoint> = Vec::new();
+        for point in std::mem::take(&mut self.points) {
+            match places.get(&point.labels) {
+                Some(place) => merged[*place].value.add(point.value),
+                None => {
+                    places.insert(point.labels.clone(), merged.len());
+                    merged.push(point);
+                }
+            }
+        }
+        self.points = merged;
+    }
+}
+
+impl PointValue {
+    /// Adds a value of the same metric.
+    fn add(&mut self, other: Self) {
+        match (self, other) {
+            (Self::Integer(sum), Self::Integer(value)) => *sum += value,
+            (Self::Float(sum), Self::Float(value)) => *sum += value,
+            (Self::Histogram(sum), Self::Histogram(value)) => {
+                sum.buckets.iter_mut().zip(value.buckets).for_each(|(bucket, count)| *bucket += count);
+                sum.sum += value.sum;
+            }
+            // A metric has values of one type.
+            (Self::Integer(_) | Self::Float(_) | Self::Histogram(_), _) => {}
+        }
+    }
 }
 
 impl From<MetricsReading> for MetricFamily {
@@ -135,5 +188,30 @@ impl From<MetricsReading> for MetricFamily {
         let point = |(labels, value)| MetricPoint { labels, value: PointValue::Integer(value) };
         let points = reading.values.into_iter().map(point).collect();
         Self::new(reading.name, reading.help, reading.kind, points)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_with_the_same_labels_are_added_up() {
+        let point = |label: &str, value| MetricPoint { labels: vec![("origin", label.to_owned())], value };
+        let histogram = |buckets: [u64; 2], sum| HistogramPoint { bounds: vec![1.0], buckets: buckets.into(), sum };
+        for (one, other, both) in [
+            (PointValue::Integer(2), PointValue::Integer(3), PointValue::Integer(5)),
+            (PointValue::Float(0.5), PointValue::Float(0.25), PointValue::Float(0.75)),
+            (
+                PointValue::Histogram(histogram([1, 2], 4.0)),
+                PointValue::Histogram(histogram([3, 0], 1.0)),
+                PointValue::Histogram(histogram([4, 2], 5.0)),
+            ),
+        ] {
+            let points = vec![point("***", one), point("other", both.clone()), point("***", other)];
+            let mut family = MetricFamily::new("connections", "Connections", MetricKind::Gauge, points);
+            family.merge_series();
+            assert_eq!(family.points, [point("***", both.clone()), point("other", both)]);
+        }
     }
 }

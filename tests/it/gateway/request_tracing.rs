@@ -4,10 +4,12 @@ use std::path::Path;
 
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use super::{GatewayProcess, shell_server};
 use crate::harness::{HttpRequest, modern, request};
 use crate::ports::ReservedPort;
+use crate::redis::{RedisFlavor, RedisServer};
 use crate::rest::{Api, RecordedRequest, json_response};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -308,4 +310,39 @@ async fn secrets_are_redacted_from_logs_status_and_errors() {
     assert!(output.matches("tells ***").count() > 1, "{output}");
     let (_, found) = output.split_once("s3cret").unwrap_or_default();
     assert!(found.is_empty(), "{}", &output[output.find("s3cret").unwrap().saturating_sub(300)..]);
+}
+
+/// Hosts of servers, and of the store, that came from variables.
+#[tokio::test]
+async fn secrets_are_masked_in_metrics_and_in_the_address_of_the_store() {
+    // Numbers that stand for addresses of this machine.
+    let hosts = [("IN_HOST", "127.83.3.107"), ("IN_OTHER", "127.83.3.109"), ("IN_STORE", "0x7f000001")];
+    let store = RedisServer::start(RedisFlavor::Redis).await;
+    let listener = TcpListener::bind((hosts[0].1, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let other = TcpListener::bind((hosts[1].1, port)).await.unwrap();
+    let file = format!(
+        r#"
+        store = "redis://${{IN_STORE}}:{}"
+        [servers.silent]
+        url = "http://${{IN_HOST}}:{port}/mcp"
+        [servers.other]
+        url = "http://${{IN_OTHER}}:{port}/mcp"
+        [servers.elements]
+        builtin = "elements""#,
+        store.port()
+    );
+    let rialto = GatewayProcess::with("masked-hosts", &file, &[], &hosts).await;
+    // Both connections are open, and stay so.
+    let _connections = (listener.accept().await.unwrap(), other.accept().await.unwrap());
+    let metrics = rialto.get("/metrics").go().await.text().await;
+    let status = rialto.get("/admin/status").go().await.text().await;
+    for (name, host) in hosts {
+        assert!(!metrics.contains(host) && !status.contains(host), "{name}: {metrics}\n{status}");
+    }
+    let connections = format!("rialto_origin_connections{{origin=\"http://***:{port}\"}} 2\n");
+    assert!(metrics.contains(&connections), "one series for both: {metrics}");
+    let status: Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["cluster"]["store"], json!(format!("redis://***:{}", store.port())));
+    assert!(status["upstreams"].as_array().unwrap().iter().any(|upstream| upstream["name"] == "elements"));
 }
