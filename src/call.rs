@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access_log::AccessRecord;
 use crate::dialect::Revision;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::identity::{CallerId, Identity};
 use crate::metrics::OperationTarget;
 use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Payload, Raw, code};
@@ -314,7 +314,7 @@ impl Answer {
 
     /// The answer of a call whose source ended without one.
     pub fn missing() -> Self {
-        Self::error(ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer"))
+        Self::error(Failure::new(FailureKind::Broken, "the call ended without an answer").into())
     }
 
     /// Records that the call of a failure was not sent, so that it cannot have run.

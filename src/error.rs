@@ -126,6 +126,7 @@ impl From<HttpError> for Error {
             HttpErrorKind::Timeout(limit) => FailureKind::Silent(limit),
             HttpErrorKind::TooLarge(limit) => FailureKind::TooLarge(limit),
             HttpErrorKind::Protocol => FailureKind::Protocol,
+            HttpErrorKind::Redirect(status) => FailureKind::Status(status),
         };
         let failure = Failure::new(kind, error.to_string());
         Self::Failure(match error.kind() {

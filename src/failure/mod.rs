@@ -245,8 +245,9 @@ impl FailureKind {
             | Self::QuotaReached(_)
             | Self::OverRateLimit
             | Self::InsufficientScope => Execution::NotRun,
-            // These say that the request was refused as it stands; every other status leaves it open.
-            Self::Status(400 | 404..=406 | 411 | 413..=415 | 421 | 426 | 431 | 501 | 505) => Execution::NotRun,
+            // These say that the request was refused as it stands, or is to be sent elsewhere; every other status leaves
+            // it open.
+            Self::Status(301 | 302 | 307 | 308 | 400 | 404..=406 | 411 | 413..=415 | 421 | 426 | 431 | 501 | 505) => Execution::NotRun,
             Self::Status(_)
             | Self::Broken
             | Self::ChildExited
@@ -386,6 +387,8 @@ mod tests {
     #[test]
     fn a_status_decides_the_kind_and_whether_the_call_can_have_run() {
         for (status, kind, execution, retryable) in [
+            (303, FailureKind::Status(303), Execution::MayHaveRun, false),
+            (307, FailureKind::Status(307), Execution::NotRun, false),
             (400, FailureKind::Status(400), Execution::NotRun, false),
             (401, FailureKind::Credentials(401), Execution::NotRun, false),
             (403, FailureKind::Credentials(403), Execution::NotRun, false),

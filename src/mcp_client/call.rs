@@ -313,12 +313,9 @@ impl<'c> UpstreamCall<'c> {
 
     /// The client's response to one input request.
     async fn wait_for_input(&self, response: oneshot::Receiver<Outcome>) -> Result<Raw, Failure> {
-        let unanswered = |why: String| Failure::new(FailureKind::ClientUnanswered, why);
         match tokio::time::timeout(self.connection.settings().total_timeout, response).await {
-            Ok(Ok(Ok(result))) => Ok(result.into_raw()),
-            Ok(Ok(Err(error))) => Err(unanswered(format!("the client did not answer: {}", error.message()))),
-            Ok(Err(_)) => Err(unanswered("the client does not answer questions of this kind".to_owned())),
-            Err(_) => Err(unanswered("the client did not answer in time".to_owned())),
+            Ok(response) => client_input(response),
+            Err(_) => Err(Failure::new(FailureKind::ClientUnanswered, "the client did not answer in time")),
         }
     }
 
@@ -326,16 +323,30 @@ impl<'c> UpstreamCall<'c> {
         Answer { outcome, revision: self.connection.revision() }
     }
 
-    /// The answer of a call that cannot continue: `isError` for a tool call, a JSON-RPC error otherwise.
+    /// The answer of a call that cannot continue.
     fn failure(&self, failure: Failure) -> Answer {
-        if self.call.method != Method::ToolsCall {
-            return self.answer(Err(failure.into()));
-        }
-        let content = [serde_json::json!({ "type": "text", "text": failure.to_string() })];
-        self.answer(Ok(
-            Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" })).into()
-        ))
+        self.answer(failed(&self.call.method, failure))
     }
+}
+
+/// What the client gave for an input request.
+pub(super) fn client_input(response: Result<Outcome, oneshot::error::RecvError>) -> Result<Raw, Failure> {
+    let why = match response {
+        Ok(Ok(result)) => return Ok(result.into_raw()),
+        Ok(Err(error)) => format!("the client did not answer: {}", error.message()),
+        Err(_) => "the client does not answer questions of this kind".to_owned(),
+    };
+    Err(Failure::new(FailureKind::ClientUnanswered, why))
+}
+
+/// The outcome of a call that failed: a tool call whose client did not answer has a result with the client's own words,
+/// because only its model can do something about it.
+pub(super) fn failed(method: &Method, failure: Failure) -> Outcome {
+    if *method != Method::ToolsCall || failure.kind() != FailureKind::ClientUnanswered {
+        return Err(failure.into());
+    }
+    let content = [serde_json::json!({ "type": "text", "text": failure.to_string() })];
+    Ok(Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" })).into())
 }
 
 /// The failure of a call whose server sent nothing for `limit`.

@@ -21,7 +21,7 @@ use crate::call::{Replies, Reply};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity, ServerHello, Verdict};
 use crate::error::{Error, Result};
-use crate::failure::FailureKind;
+use crate::failure::{Failure, FailureKind};
 use crate::protocol::{Method, Notification, NotificationMethod, Outcome, code};
 use crate::recorder::Mark;
 
@@ -295,12 +295,7 @@ pub(crate) async fn wait_for_response(mut replies: Replies, timeout: Duration, w
             match replies.next().await {
                 Some(Reply::End(answer)) => return answer.outcome,
                 Some(_) => {}
-                None => {
-                    return Err(crate::protocol::ErrorObject::new(
-                        crate::protocol::code::INTERNAL_ERROR,
-                        "no answer came",
-                    ));
-                }
+                None => return Err(Failure::new(FailureKind::Broken, format!("no answer to {what} came")).into()),
             }
         }
     };

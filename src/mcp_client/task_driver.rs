@@ -52,7 +52,8 @@ pub(super) struct TaskDriver {
     next_poll: Instant,
     polls: u32,
     failures: u32,
-    /// When the call times out.
+    /// When the call began to be driven, and when it times out.
+    began: Instant,
     deadline: Instant,
     /// Nothing is cancelled when the driver is dropped: the task has ended at the server, or is the client's.
     is_finished: bool,
@@ -135,6 +136,7 @@ impl TaskDriver {
             next_poll: Instant::now(),
             polls: 0,
             failures: 0,
+            began: Instant::now(),
             deadline,
             is_finished: purpose == DriverPurpose::TaskResult,
         };
@@ -232,11 +234,12 @@ impl TaskDriver {
     fn on_timeout(&mut self) {
         let now = Instant::now();
         if now >= self.deadline && self.purpose == DriverPurpose::HeldTask {
-            return self.fail(ErrorObject::new(code::INTERNAL_ERROR, "The task did not end within its lifetime"));
+            let lifetime = Duration::from_secs(self.deadline.duration_since(self.began).as_secs());
+            return self.fail(call::timed_out(lifetime));
         }
         if now >= self.deadline {
             let total_timeout = total_timeout(self.connection.settings(), &self.call);
-            return self.fail(call::timed_out(total_timeout).into());
+            return self.fail(call::timed_out(total_timeout));
         }
         let failure = call::silent(self.connection.settings().idle_timeout);
         let is_overdue = |request: &mut PendingRequest| request.deadline <= now;
@@ -273,7 +276,7 @@ impl TaskDriver {
                 self.failures = 0;
                 match tasks::parse_task(&result, self.connection.revision()) {
                     Ok(task) => self.on_status(&task, Some(&result)),
-                    Err(why) => self.fail(ErrorObject::new(code::INTERNAL_ERROR, format!("Internal error: {why}"))),
+                    Err(why) => self.fail(Failure::new(FailureKind::Protocol, why)),
                 }
             }
         }
@@ -296,9 +299,8 @@ impl TaskDriver {
             _ if !inlined => self.request_result(),
             TaskStatus::InputRequired => self.forward_input_requests(body),
             TaskStatus::Completed => {
-                let error =
-                    || ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the task is done without a result");
-                self.finish(body.and_then(tasks::inline_result).map(Payload::from).ok_or_else(error));
+                let failure = || Failure::new(FailureKind::Protocol, "the task is done without a result").into();
+                self.finish(body.and_then(tasks::inline_result).map(Payload::from).ok_or_else(failure));
             }
             TaskStatus::Failed => {
                 let reason = task.message.as_deref().unwrap_or("it does not say why");
@@ -392,7 +394,7 @@ impl TaskDriver {
         let input_requests = match to_upstream::input_requests(task.and_then(|task| task.get("inputRequests")).as_ref())
         {
             Ok(input_requests) => input_requests,
-            Err(why) => return self.fail(ErrorObject::new(code::INTERNAL_ERROR, format!("Internal error: {why}"))),
+            Err(why) => return self.fail(Failure::new(FailureKind::Protocol, why)),
         };
         for (key, method, params) in input_requests {
             // Two requests for one result ask the client once.
@@ -409,19 +411,17 @@ impl TaskDriver {
 
     /// Handles the client's response to an input request. An error cannot be sent in `tasks/update`, so it ends the call.
     fn on_client_answer(&mut self, key: String, response: Result<Outcome, oneshot::error::RecvError>) {
-        let message = match response {
-            Ok(Ok(result)) => {
+        match call::client_input(response) {
+            Ok(result) => {
                 self.unanswered_keys.remove(&key);
-                return self.unsent_answers.push((key, result.edit().remove("_meta").finish()));
+                self.unsent_answers.push((key, result.edit().remove("_meta").finish()));
             }
-            Ok(Err(error)) => format!("the client did not answer: {}", error.message()),
-            Err(_) => "the client does not answer questions of this kind".to_owned(),
-        };
-        // Without its input the task cannot end by itself.
-        self.is_finished = false;
-        let content = [serde_json::json!({ "type": "text", "text": message })];
-        let failed = serde_json::json!({ "content": content, "isError": true, "resultType": "complete" });
-        self.end_call(Ok(Raw::of(&failed).into()));
+            Err(failure) => {
+                // Without its input the task cannot end by itself.
+                self.is_finished = false;
+                self.end_call(call::failed(&self.call.method, failure));
+            }
+        }
     }
 
     /// Handles a failed request: retries with back-off, then gives the task up.
@@ -429,7 +429,7 @@ impl TaskDriver {
         self.failures += 1;
         if self.failures > MAX_CONSECUTIVE_FAILURES || self.connection.is_closed() {
             // The server has the task, whatever became of the request about it.
-            return self.fail(failure.after_sending().into());
+            return self.fail(failure.after_sending());
         }
         self.status = TaskStatus::Working;
         self.next_poll = Instant::now() + INITIAL_POLL_INTERVAL.saturating_mul(2u32.saturating_pow(self.failures));
@@ -452,8 +452,8 @@ impl TaskDriver {
     }
 
     /// Ends the call; dropping the driver then cancels the task.
-    fn fail(&mut self, error: ErrorObject) {
-        self.end_call(Err(error));
+    fn fail(&mut self, failure: Failure) {
+        self.end_call(Err(failure.into()));
     }
 
     fn end_call(&mut self, outcome: Outcome) {

@@ -283,6 +283,79 @@ async fn a_lost_server_that_refuses_the_handshake_is_reported_by_its_reason() {
 }
 
 #[tokio::test]
+async fn a_redirect_to_another_origin_is_not_followed_and_has_run_nothing() {
+    for transport in HTTP_TRANSPORTS {
+        let (bad, other) = (ScriptedServer::start("bad", transport).await, ScriptedServer::start("o", transport).await);
+        let rialto = serve(upstream(bad.target())).await;
+        for status in [301, 302, 307, 308] {
+            let elsewhere = format!("http://{}/mcp?key=s3cret", other.address);
+            bad.inject_fault("tools/call", InjectedFault::Redirect(status, elsewhere));
+            let expected = Told::not_run("http_status", &format!("answered with HTTP status {status}"), "");
+            for revision in CLIENT_REVISIONS {
+                assert_eq!(told(&rialto, revision, "echo", json!({})).await, expected, "{transport:?} {revision}");
+            }
+        }
+        assert_eq!(other.count("tools/call"), 0, "{transport:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_the_handshake_has_not_run_the_call() {
+    for transport in ALL_TRANSPORTS {
+        let bad = ScriptedServer::start("bad", transport).await;
+        for method in ["server/discover", "initialize"] {
+            let error = json!({ "code": -32050, "message": "s3cret: go away" });
+            bad.inject_fault(method, InjectedFault::Error(error));
+        }
+        let config = GatewayConfig {
+            groups: vec![GroupConfig::new(DEFAULT_GROUP, ["bad".into()])],
+            upstreams: vec![upstream(bad.target())],
+        };
+        let rialto = Rialto::with(|settings| settings.gateway = config).await;
+        until("the upstream is down", || phase(&rialto) == HealthPhase::Down).await;
+        let expected = Told::not_run("handshake_refused", "refused the handshake with error -32050", "");
+        let (_, answer) = rialto.modern("resources/read", json!({ "uri": "res://one" })).answer().await;
+        assert_eq!(Told::of_error(&answer), expected, "{transport:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_answers_no_question_is_told_so() {
+    let bad = ScriptedServer::start("bad", ServerTransport::PerRequest).await;
+    let rialto = serve(upstream(bad.target())).await;
+    let ask = json!({ "method": "elicitation/create", "params": { "message": "?", "requestedSchema": {} } });
+    let asking = json!({ "resultType": "input_required", "inputRequests": { "q": ask }, "requestState": "mine" });
+    for method in ["resources/read", "tools/call"] {
+        let asking = asking.clone();
+        bad.inject_fault(method, InjectedFault::Result(Arc::new(move |_| asking.clone())));
+    }
+    let session = rialto.open("2025-11-25").await;
+    let (_, answer) = session.post(&request(1, "resources/read", json!({ "uri": "res://one" }))).answer().await;
+    let told = Told::of_error(&answer);
+    assert_eq!((told.kind.as_str(), told.may_have_run, told.retry_after_ms), ("client_unanswered", true, None));
+    assert_eq!(told.text, format!("The client did not answer a request of the server; {MAY_HAVE_RUN}"));
+    // The model of a tool call reads why.
+    let (_, answer) = session.post(&call(2, "echo", json!({}))).answer().await;
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    assert_eq!(answer["result"]["content"][0]["text"], "the client did not answer: the client cannot be asked this");
+}
+
+/// A server that asks without end, or for something that is no question: its failure is none of the tool.
+#[tokio::test]
+async fn a_tool_call_whose_server_asks_wrongly_ends_with_the_typed_failure() {
+    let bad = ScriptedServer::start("bad", ServerTransport::PerRequest).await;
+    let mut spec = upstream(bad.target());
+    spec.settings.max_input_rounds = 0;
+    let rialto = serve(spec).await;
+    for requests in [json!({}), json!(["s3cret"])] {
+        let asking = json!({ "resultType": "input_required", "inputRequests": requests, "requestState": "mine" });
+        bad.inject_fault("tools/call", InjectedFault::Result(Arc::new(move |_| asking.clone())));
+        let expected = Told::new("protocol", "violated the protocol", MAY_HAVE_RUN);
+        assert_eq!(told(&rialto, "2025-11-25", "echo", json!({})).await, expected);
+    }
+}
+
+#[tokio::test]
 async fn the_lease_limit_is_reached_before_anything_is_sent() {
     for transport in [ServerTransport::Http, ServerTransport::Sse, ServerTransport::Stdio] {
         let bad = ScriptedServer::start("bad", transport).await;

@@ -69,6 +69,8 @@ pub enum InjectedFault {
     RawResponse(u16, String),
     /// Responds with this status and `Retry-After`; HTTP only.
     RetryLater(u16, String),
+    /// Redirects with this status to this address; HTTP only.
+    Redirect(u16, String),
     /// Responds with this text, with `$id` replaced by the request id; any transport.
     Text(String),
     /// Responds with this error.
@@ -474,6 +476,7 @@ impl ServerState {
                 InjectedFault::DelayedDelivery
                 | InjectedFault::RawResponse(..)
                 | InjectedFault::RetryLater(..)
+                | InjectedFault::Redirect(..)
                 | InjectedFault::Text(_),
             )
             | None => {}

@@ -22,6 +22,8 @@ pub enum HttpErrorKind {
     TooLarge(usize),
     /// The response violates HTTP.
     Protocol,
+    /// The response has this status, and redirects to where the request is not sent.
+    Redirect(u16),
 }
 
 /// Why no complete response was read.
@@ -39,7 +41,7 @@ impl HttpErrorKind {
     pub fn is_before_sending(self) -> bool {
         match self {
             Self::Unreachable | Self::ConnectionLimit | Self::ConnectTimeout | Self::NotSent => true,
-            Self::Timeout(_) | Self::Broken | Self::TooLarge(_) | Self::Protocol => false,
+            Self::Timeout(_) | Self::Broken | Self::TooLarge(_) | Self::Protocol | Self::Redirect(_) => false,
         }
     }
 }

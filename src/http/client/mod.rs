@@ -162,13 +162,15 @@ impl HttpClient {
         let mut endpoint = Arc::clone(&self.endpoint());
         // What comes after a temporary redirect is temporary, too.
         let mut lifetime = RedirectLifetime::Permanent;
+        let mut status = StatusCode::OK;
         for _ in 0..=MAX_REDIRECTS {
             let mut request = self.encode(&endpoint, &verb, &headers, &body);
             request.in_flight.clone_from(&options.in_flight);
             (request.when_full, request.mark) = (options.when_full, options.mark);
             let response = self.send_once(&endpoint, &request, options.timeout).await?;
             let Some(redirect) = redirect(&endpoint.url, &response.head)? else { return Ok((response, endpoint)) };
-            tracing::debug!(from = %redacted(&endpoint.url), status = %response.head.status(), "redirect followed within the origin");
+            status = response.head.status();
+            tracing::debug!(from = %redacted(&endpoint.url), %status, "redirect followed within the origin");
             let next = Arc::new(Endpoint::new(redirect.target));
             if redirect.lifetime == RedirectLifetime::ThisRequest {
                 lifetime = RedirectLifetime::ThisRequest;
@@ -178,7 +180,8 @@ impl HttpClient {
             }
             endpoint = next;
         }
-        Err(HttpError::new(HttpErrorKind::Protocol, format!("{} redirects again and again", redacted(&endpoint.url))))
+        let message = format!("{} redirects again and again", redacted(&endpoint.url));
+        Err(HttpError::new(HttpErrorKind::Redirect(status.as_u16()), message))
     }
 
     /// Remembers a permanent redirect, unless another request has found one meanwhile.
@@ -334,18 +337,17 @@ fn redirect(url: &Uri, head: &ResponseHead) -> HttpResult<Option<Redirect>> {
         StatusCode::FOUND | StatusCode::TEMPORARY_REDIRECT => RedirectLifetime::ThisRequest,
         _ => return Ok(None),
     };
+    let refused = |message| Err(HttpError::new(HttpErrorKind::Redirect(head.status().as_u16()), message));
     let Some(location) = head.get(&LOCATION) else { return Ok(None) };
     let Some(target) = resolve(url, &String::from_utf8_lossy(location)) else {
-        let message = format!("{} redirects to an address that is not a valid URL", redacted(url));
-        return Err(HttpError::new(HttpErrorKind::Protocol, message));
+        return refused(format!("{} redirects to an address that is not a valid URL", redacted(url)));
     };
     if !same_origin(url, &target) {
-        let message = format!(
+        return refused(format!(
             "{} redirects to another origin, {}; use that address if you trust it",
             redacted(url),
             redacted(&target)
-        );
-        return Err(HttpError::new(HttpErrorKind::Protocol, message));
+        ));
     }
     Ok(Some(Redirect { target, lifetime }))
 }
@@ -458,7 +460,7 @@ mod tests {
     #[tokio::test]
     async fn redirects_are_bounded_and_see_other_is_not_followed() {
         let (status, requests) = post_twice(&[("/start", "307 Temporary Redirect", "/start")]).await;
-        assert_eq!(status.unwrap_err().kind(), HttpErrorKind::Protocol);
+        assert_eq!(status.unwrap_err().kind(), HttpErrorKind::Redirect(307));
         assert_eq!(requests.len(), 2 * (MAX_REDIRECTS + 1));
         let (status, requests) = post_twice(&[("/start", "303 See Other", "/new")]).await;
         assert_eq!(status.unwrap(), StatusCode::SEE_OTHER);
@@ -482,7 +484,8 @@ mod tests {
             let head = format!("HTTP/1.1 308 Permanent Redirect\r\nlocation: {location}\r\n\r\n");
             let (head, _) = ResponseHead::parse(&mut head.as_bytes().into(), &Verb::POST).unwrap().unwrap();
             let target = redirect(&url, &head).map(|redirect| redirect.unwrap().target.to_string());
-            assert_eq!(target.as_deref().ok(), followed, "{location}");
+            let target = target.as_deref().map_err(HttpError::kind);
+            assert_eq!(target, followed.ok_or(HttpErrorKind::Redirect(308)), "{location}");
         }
     }
 

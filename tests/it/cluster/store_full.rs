@@ -96,7 +96,9 @@ async fn a_full_store_refuses_new_sessions_and_keeps_existing_ones() {
     assert_eq!(response.status, 200);
     let response = response.json().await;
     assert_eq!((&response["id"], &response["error"]["code"]), (&json!(7), &json!(-32603)), "{response}");
-    assert!(response["error"]["message"].as_str().unwrap().contains("no room"), "{response}");
+    let sentence = "The session store has no room for the messages of the call; the call may have been carried out";
+    let data = json!({ "failure": "store_full", "mayHaveRun": true });
+    assert_eq!((&response["error"]["message"], &response["error"]["data"]), (&json!(sentence), &data));
     assert!(started.elapsed() < LEASE, "it took {:?}", started.elapsed());
 
     // Deleting a session frees memory and is allowed.

@@ -133,6 +133,11 @@ impl ServerState {
                 response.headers_mut().insert("retry-after", delay.parse().unwrap());
                 return response;
             }
+            Some(InjectedFault::Redirect(status, location)) => {
+                let mut response = respond(status, "");
+                response.headers_mut().insert("location", location.parse().unwrap());
+                return response;
+            }
             Some(InjectedFault::Hang) => std::future::pending::<()>().await,
             Some(InjectedFault::HoldResponse) if parts.method == Verb::GET => self.wait_gate(&kind).await,
             _ => {}
