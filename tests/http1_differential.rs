@@ -1,7 +1,8 @@
 //! HTTP/1.1 held against hyper, in both roles: the corpus in `tests/http1_differential` at every split into two pieces and
 //! byte by byte, and mutations of it.
 //!
-//! `fuzz/checks/differential` says what is compared. Our codec may refuse more than hyper, so the corpus also says what ours
+//! The codec alone is compared, and with it the loops that drive it: that of the server, and the pooled connections of the
+//! client. `fuzz/checks/differential` says what is compared. Our codec may refuse more than hyper, so the corpus also says what ours
 //! makes of each case.
 
 #![allow(missing_docs, unreachable_pub, reason = "a test has no outside users")]
@@ -11,9 +12,14 @@
 mod corpus;
 #[path = "../fuzz/checks/differential/mod.rs"]
 mod differential;
+#[path = "http1_differential/loops.rs"]
+mod loops;
+#[path = "http1_differential/our_loops.rs"]
+mod our_loops;
 
 use corpus::{Case, REQUESTS, RESPONSES, corpus};
 use differential::{ClientRequest, End, Role, Transcript, check_split, compare};
+use loops::compare_loops;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -181,10 +187,30 @@ fn mutated_messages_are_read_as_hyper_reads_them() {
             for pieces in [&bytes[..], &[&input[..cut], &input[cut..]]] {
                 check_split(&whole, &compare(role, pieces), pieces);
             }
+            for pieces in [&[&input[..]][..], &[&input[..cut], &input[cut..]]] {
+                compare_loops(role, pieces);
+            }
             Ok(())
         });
         outcome.unwrap_or_else(|error| panic!("{error}"));
         println!("{MUTATIONS} mutations for {role:?}, three comparisons with hyper each");
+    }
+}
+
+/// The server answers, and the client sends its next request, over the same connection.
+#[test]
+fn loops_read_the_corpus_as_hyper_does_at_every_split() {
+    for (text, role) in [(REQUESTS, (|_| Role::Server) as fn(&str) -> Role), (RESPONSES, client_role)] {
+        let cases = corpus(text);
+        let mut comparisons = 0;
+        for Case { name, input, .. } in &cases {
+            comparisons += compare_loops(role(name), &[input]);
+            for cut in 1..input.len() {
+                comparisons += compare_loops(role(name), &[&input[..cut], &input[cut..]]);
+            }
+            comparisons += compare_loops(role(name), &input.chunks(1).collect::<Vec<_>>());
+        }
+        println!("{} inputs, {comparisons} comparisons of the loops with hyper", cases.len());
     }
 }
 

@@ -247,7 +247,9 @@ impl FailureKind {
             | Self::InsufficientScope => Execution::NotRun,
             // These say that the request was refused as it stands, or is to be sent elsewhere; every other status leaves
             // it open.
-            Self::Status(301 | 302 | 307 | 308 | 400 | 404..=406 | 411 | 413..=415 | 421 | 426 | 431 | 501 | 505) => Execution::NotRun,
+            Self::Status(301 | 302 | 307 | 308 | 400 | 404..=406 | 411 | 413..=415 | 421 | 426 | 431 | 501 | 505) => {
+                Execution::NotRun
+            }
             Self::Status(_)
             | Self::Broken
             | Self::ChildExited

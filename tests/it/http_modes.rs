@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rialto::http::server::Http1Implementation;
 
-use crate::http1::RawClient;
 use crate::harness::{HTTP_MODE, HttpMode, HttpRequest, Rialto, until};
+use crate::http1::RawClient;
 
 /// Suites that send requests through the harness.
 const SUITES: [&str; 9] = [

@@ -67,13 +67,17 @@ pub enum End {
     Refused,
 }
 
+/// What our codec and what hyper make of an input.
+pub fn read_by_both(role: Role, pieces: &[&[u8]], ending: Ending) -> (Transcript, Transcript) {
+    (our_codec::read(role, pieces, ending), hyper_peer::read(role, pieces, ending))
+}
+
 /// Compares both peers on one way to split the input, and returns our transcript.
 ///
 /// # Panics
 /// When we accept what hyper does not, or read it differently.
 pub fn compare(role: Role, pieces: &[&[u8]]) -> Transcript {
-    let ours = our_codec::read(role, pieces, Ending::Silence);
-    let theirs = hyper_peer::read(role, pieces, Ending::Silence);
+    let (ours, theirs) = read_by_both(role, pieces, Ending::Silence);
     let context = || format!("{role:?}\n input: {}\n  ours: {ours:?}\n hyper: {theirs:?}", show(pieces));
     let complete = |transcript: &Transcript| transcript.messages.iter().filter(|message| message.is_complete).count();
     let accepted = complete(&ours);
@@ -97,10 +101,11 @@ fn refuses_incomplete_head_earlier(ours: &Transcript, theirs: &Transcript) -> bo
 
 /// A response may end with its connection. What is complete then must be complete for hyper, too.
 fn compare_at_close(role: Role, pieces: &[&[u8]]) {
-    let accepted =
-        |transcript: Transcript| transcript.messages.into_iter().filter(|message| message.is_complete).collect();
-    let ours: Vec<Message> = accepted(our_codec::read(role, pieces, Ending::Close));
-    let theirs: Vec<Message> = accepted(hyper_peer::read(role, pieces, Ending::Close));
+    let accepted = |transcript: Transcript| -> Vec<Message> {
+        transcript.messages.into_iter().filter(|message| message.is_complete).collect()
+    };
+    let (ours, theirs) = read_by_both(role, pieces, Ending::Close);
+    let (ours, theirs) = (accepted(ours), accepted(theirs));
     let is_same = ours.is_empty() || ours == theirs;
     assert!(is_same, "at close, {role:?}\n input: {}\n  ours: {ours:?}\n hyper: {theirs:?}", show(pieces));
 }

@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderName, Method as Verb};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -91,10 +91,10 @@ struct UnsentRequest {
     written: usize,
 }
 
-/// Socket of a connection. TLS is boxed because its state is large.
+/// Stream of a connection. TLS, whose state is large, and streams in memory are boxed.
 enum ByteStream {
     Plain(TcpStream),
-    Tls(Box<dyn DuplexIo>),
+    Boxed(Box<dyn DuplexIo>),
 }
 
 trait DuplexIo: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -143,8 +143,17 @@ impl Http1Connection {
     ) -> Self {
         let stream = match stream {
             MaybeHttpsStream::Http(plain) => ByteStream::Plain(plain.into_inner()),
-            tls @ MaybeHttpsStream::Https(_) => ByteStream::Tls(Box::new(TokioIo::new(tls))),
+            tls @ MaybeHttpsStream::Https(_) => ByteStream::Boxed(Box::new(TokioIo::new(tls))),
         };
+        Self::over(stream, pool_shard, permit)
+    }
+
+    /// A connection over a stream in memory, for the current worker.
+    pub(super) fn in_memory(stream: DuplexStream, permit: Option<ConnectionPermit>) -> Self {
+        Self::over(ByteStream::Boxed(Box::new(stream)), super::pool::current_shard(), permit)
+    }
+
+    fn over(stream: ByteStream, pool_shard: usize, permit: Option<ConnectionPermit>) -> Self {
         Self {
             stream,
             pool_shard,
@@ -385,7 +394,7 @@ impl AsyncRead for ByteStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(plain) => Pin::new(plain).poll_read(context, into),
-            Self::Tls(tls) => Pin::new(tls).poll_read(context, into),
+            Self::Boxed(boxed) => Pin::new(boxed).poll_read(context, into),
         }
     }
 }
@@ -394,7 +403,7 @@ impl AsyncWrite for ByteStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(plain) => Pin::new(plain).poll_write(context, from),
-            Self::Tls(tls) => Pin::new(tls).poll_write(context, from),
+            Self::Boxed(boxed) => Pin::new(boxed).poll_write(context, from),
         }
     }
 
@@ -405,21 +414,21 @@ impl AsyncWrite for ByteStream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(plain) => Pin::new(plain).poll_write_vectored(context, from),
-            Self::Tls(tls) => Pin::new(tls).poll_write_vectored(context, from),
+            Self::Boxed(boxed) => Pin::new(boxed).poll_write_vectored(context, from),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(plain) => Pin::new(plain).poll_flush(context),
-            Self::Tls(tls) => Pin::new(tls).poll_flush(context),
+            Self::Boxed(boxed) => Pin::new(boxed).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(plain) => Pin::new(plain).poll_shutdown(context),
-            Self::Tls(tls) => Pin::new(tls).poll_shutdown(context),
+            Self::Boxed(boxed) => Pin::new(boxed).poll_shutdown(context),
         }
     }
 }
@@ -523,24 +532,12 @@ impl Drop for ResponseBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     /// A connection with the server's end of it.
     fn connected() -> (Http1Connection, DuplexStream) {
         let (stream, server) = duplex(1 << 20);
-        (
-            Http1Connection {
-                stream: ByteStream::Tls(Box::new(stream)),
-                pool_shard: 0,
-                read_buffer: ReadBuffer::default(),
-                keep_alive: true,
-                awaits_response: false,
-                unsent: None,
-                idle_deadline: Instant::now() + DEFAULT_IDLE_TIMEOUT,
-                permit: None,
-            },
-            server,
-        )
+        (Http1Connection::in_memory(stream, None), server)
     }
 
     fn request(body: &'static [u8]) -> EncodedRequest {

@@ -135,7 +135,7 @@ impl Pool {
         pool
     }
 
-    fn new(origin: Uri, limit: Arc<ConnectionLimit>) -> Self {
+    pub(super) fn new(origin: Uri, limit: Arc<ConnectionLimit>) -> Self {
         Self { origin, idle: std::array::from_fn(|_| PoolShard::default()), limit }
     }
 
@@ -168,6 +168,16 @@ impl Pool {
     /// Takes the most recently used idle connection of this worker that can be reused.
     fn take_idle(&self) -> Option<Box<Http1Connection>> {
         self.idle[current_shard()].take_reusable()
+    }
+
+    /// Whether this worker has an idle connection that can be reused.
+    pub(super) fn has_idle(self: &Arc<Self>) -> bool {
+        let connection = self.take_idle();
+        let is_there = connection.is_some();
+        if let Some(connection) = connection {
+            self.release(connection);
+        }
+        is_there
     }
 
     /// Like [`Self::acquire`]; the recorder is told how long it takes.
@@ -282,7 +292,7 @@ impl PoolShard {
 }
 
 /// Index of the current worker's idle list.
-fn current_shard() -> usize {
+pub(super) fn current_shard() -> usize {
     crate::workers::current_worker() % POOL_SHARDS
 }
 

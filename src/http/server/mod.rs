@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 use http_body::Body;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, Interest};
 use tokio::net::TcpStream;
 
 use super::codec::{HeadRules, RequestError, RequestHead};
@@ -173,6 +173,14 @@ pub async fn serve<S: HttpService>(service: S, stream: TcpStream, first_request_
             Http1Implementation::Hyper => hyper_server::serve_http1(service, stream).await.map_err(io::Error::other),
         },
     }
+}
+
+/// Serves HTTP/1.1 over a stream in memory until it closes, by the same loop as over a socket.
+///
+/// # Errors
+/// When the connection breaks or its client violates the protocol.
+pub async fn serve_in_memory<S: HttpService>(service: S, stream: DuplexStream) -> io::Result<()> {
+    http1::serve(service, stream).await
 }
 
 /// Serves a TLS connection until it closes, and ends it with `close_notify`. `first_request_grace` is as for [`serve`].
