@@ -155,6 +155,26 @@ export interface components {
             calls: number;
             bridged: (string)[];
         };
+        FoundOut: {
+            transport: string;
+            revision: components['schemas']['Revision'];
+            why: string;
+            offered: (string)[];
+            session: boolean;
+            connect_us: number;
+            oddities: (string)[];
+        };
+        ConnectAttempt: {
+            at: string;
+            ok: boolean;
+            reason: string | null;
+        };
+        ServerCheck: {
+            ok: boolean | null;
+            what: string;
+            detail: string | null;
+            hint: string | null;
+        };
         Server: {
             name: string;
             phase: "starting" | "ready" | "degraded" | "down";
@@ -182,7 +202,7 @@ export interface components {
             calls_by_revision: (components['schemas']['CallsByRevision'])[];
             outcomes: Record<string, any>;
             series: components['schemas']['Series'];
-            found: (string)[];
+            found: components['schemas']['FoundOut'] | null;
             configuration: {
                 file: string;
                 line: number;
@@ -190,6 +210,10 @@ export interface components {
             } | null;
             capabilities: (string)[];
             instructions: string | null;
+            attempts: (components['schemas']['ConnectAttempt'])[];
+            failed_connects: number;
+            next_attempt: string | null;
+            checks: (components['schemas']['ServerCheck'])[];
         };
         ServerListItem: {
             name: string;
@@ -454,6 +478,7 @@ export interface components {
             problems: (components['schemas']['Problem'])[];
             applied: string | null;
             refused: string | null;
+            restart: (string)[];
             reloads: (components['schemas']['Reload'])[];
             editable: boolean;
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use http::header::RETRY_AFTER;
 use http::{StatusCode, Uri};
 
-use crate::failure::{Failure, FailureKind, parse_retry_after};
+use crate::failure::{ConnectStep, Failure, FailureKind, parse_retry_after};
 use crate::http::client::{HttpError, HttpErrorKind, redacted};
 use crate::http::codec::ResponseHead;
 use crate::protocol::{ErrorObject, code};
@@ -119,7 +119,9 @@ impl From<Failure> for Error {
 impl From<HttpError> for Error {
     fn from(error: HttpError) -> Self {
         let kind = match error.kind() {
-            HttpErrorKind::Unreachable => FailureKind::Unreachable,
+            HttpErrorKind::NameNotResolved | HttpErrorKind::Unreachable | HttpErrorKind::TlsFailed => {
+                FailureKind::Unreachable
+            }
             HttpErrorKind::ConnectionLimit => FailureKind::LimitReached,
             HttpErrorKind::ConnectTimeout => FailureKind::ConnectTimeout,
             HttpErrorKind::NotSent | HttpErrorKind::Broken => FailureKind::Broken,
@@ -131,6 +133,9 @@ impl From<HttpError> for Error {
         let failure = Failure::new(kind, error.to_string());
         Self::Failure(match error.kind() {
             HttpErrorKind::NotSent => failure.before_sending(),
+            HttpErrorKind::NameNotResolved => failure.at_step(ConnectStep::Name),
+            HttpErrorKind::Unreachable => failure.at_step(ConnectStep::Address),
+            HttpErrorKind::TlsFailed => failure.at_step(ConnectStep::Tls),
             _ => failure,
         })
     }

@@ -18,7 +18,7 @@ export function Config({ Page }) {
         ${
             config?.refused &&
             html`<div class="strip-note bad"><${Dot} state="bad" /><span>
-        <b>The file on disk was refused at ${clock(config.refused)}.</b> What was applied before it is in use.</span></div>`
+        <b>The file on disk ${config.restart.length ? 'waits for a restart' : 'was refused'} since ${clock(config.refused)}.</b> What was applied before it is in use.</span></div>`
         }
         <div class="page"><${Add} config=${config} reload=${loaded.reload} /><div class="cols"><section class="panel" aria-labelledby="file"><header>
         <h2 id="file">The file</h2><span class="muted">${config?.applied ? `applied at ${clock(config.applied)}` : ''}</span><span class="gap"></span>
@@ -30,7 +30,7 @@ export function Config({ Page }) {
         <//>`
                 : html`<${File} text=${config.text} problems=${config.problems} />`)
         }</section>
-        <div class="side-panels"><${Problems} config=${config} /><${Reloads} reloads=${config?.reloads ?? null} /></div></div></div><//>`;
+        <div class="side-panels"><${Restart} names=${config?.restart ?? []} /><${Problems} config=${config} /><${Reloads} reloads=${config?.reloads ?? null} /></div></div></div><//>`;
 }
 
 /** @param {{ text: string, problems: any[] }} props */
@@ -51,6 +51,16 @@ function File({ text, problems }) {
             ${here.map((/** @type {any} */ one) => html`<div class="said">${one.message}${one.hint ? ` ${one.hint}` : ''}</div>`)}`;
         })}</div>`;
 }
+
+/** @param {{ names: string[] }} props Settings that only a restart can change. */
+const Restart = ({ names }) =>
+    names.length
+        ? html`<section class="panel" aria-labelledby="restart"><header><h2 id="restart">Waits for a restart</h2></header>
+        <ul class="todo">${names.map(
+            name =>
+                html`<li key=${name}><${Dot} state="warn" /><div><b><code>${name}</code></b><p>Nothing of the file is applied before.</p></div></li>`
+        )}</ul></section>`
+        : null;
 
 /** @param {{ config: any }} props */
 function Problems({ config }) {

@@ -3,12 +3,12 @@
 import { attempt, get, send, useLoaded } from '../api.js';
 import { useKeys } from '../keys.js';
 import { resynced, useLive } from '../live.js';
-import { Dot, ErrorStrip, Revision, shapeOf, TabPanel, Tabs, Text } from '../parts/common.js';
+import { Dot, ErrorStrip, Revision, sentence, shapeOf, TabPanel, Tabs, Text } from '../parts/common.js';
 import { confirm } from '../parts/dialog.js';
 import { Icon } from '../parts/icons.js';
 import { chosenOther, NodeChooser } from '../parts/nodes.js';
 import { transportName } from '../pure/revisions.js';
-import { counted, duration, figure, percent, since } from '../pure/time.js';
+import { clock, counted, duration, figure, percent, since } from '../pure/time.js';
 import { address, go, may, paused, route, say, setQuery } from '../state.js';
 import { html } from '../ui.js';
 import { ServerTab } from './server_tabs.js';
@@ -100,18 +100,61 @@ function State({ server }) {
             server.reason &&
             html`<p><span class=${`tag ${shape}`}>${server.phase}</span> <${Text} text=${server.reason} most=${600} /></p>`
         }
-        <div class="split2"><dl class="facts">${factsOf(server).map(
-            ([name, value]) => html`<dt>${name}</dt><dd><${Text} text=${value} most=${400} /></dd>`
-        )}</dl><${FoundOut} found=${server.found} /></div></div></section>`;
+        ${server.phase === 'down' && html`<${Down} server=${server} />`}
+        <div class="split2"><${Facts} facts=${factsOf(server)} /><${FoundOut} server=${server} /></div></div></section>`;
 }
 
-/** @param {{ found: string[] }} props */
-const FoundOut = ({ found }) =>
+/** @param {NonNullable<Server['found']>} found @returns {[string, string][]} The words of `rialto probe`. */
+const probeFacts = found => [
+    ['Transport', found.transport],
+    ['Revision', `${found.revision}, because ${found.why}`],
+    ['Offered', found.offered.join(', ') || 'it lists no revisions'],
+    ['Session', found.session ? 'yes, Mcp-Session-Id' : 'none'],
+    ['Connected in', duration(found.connect_us)],
+    ...found.oddities.map(oddity => /** @type {[string, string]} */ (['Note', oddity]))
+];
+
+/** @param {{ server: Server }} props */
+const FoundOut = ({ server: { found, phase } }) =>
     html`<div><h3>How it was found out</h3>${
-        found.length
-            ? html`<ol class="steps">${found.map(
-                  (step, index) => html`<li key=${index}><span class="sign none" aria-hidden="true">·</span>
-              <span><${Text} text=${step} most=${400} /></span></li>`
-              )}</ol>`
-            : html`<p class="muted">not found out yet</p>`
+        found
+            ? html`<${Facts} facts=${probeFacts(found)} />`
+            : html`<p class="muted">${phase === 'ready' ? 'There was nothing to find out: it is not reached by MCP.' : 'not found out yet'}</p>`
     }</div>`;
+
+/** @param {{ facts: [string, string][] }} props */
+const Facts = ({ facts }) =>
+    html`<dl class="facts">${facts.map(
+        ([name, value], index) =>
+            html`<dt key=${`name${index}`}>${name}</dt><dd key=${index}><${Text} text=${value} most=${400} /></dd>`
+    )}</dl>`;
+
+/** @param {{ server: Server }} props Why it is down: what was checked on the way to it, and each attempt. */
+function Down({ server }) {
+    const { attempts, checks, failed_connects: failed, next_attempt: next } = server;
+    const again = next ? `, again at ${clock(next)}` : '';
+    return html`<div class="split2">${
+        checks.length > 0 &&
+        html`<div><h3>What was checked</h3><ol class="steps">${checks.map(
+            (check, index) => html`<${Check} key=${index} check=${check} />`
+        )}</ol></div>`
+    }<div><h3>Attempts</h3><p class="muted">failed ${counted(failed, 'time')}${again}</p>
+        <ol class="steps">${attempts.map(
+            (attempt, index) => html`<li key=${index}><${Sign} ok=${attempt.ok} />
+            <span><${Text} text=${attempt.reason ?? 'connected'} most=${400} /></span><span class="num muted">${clock(attempt.at)}</span></li>`
+        )}</ol></div></div>`;
+}
+
+/** @param {{ check: Server['checks'][number] }} props */
+const Check = ({ check }) =>
+    html`<li class=${check.ok === false ? 'bad' : ''}><${Sign} ok=${check.ok} /><span><b><${Text} text=${check.what} most=${400} /></b>${
+        check.ok === false &&
+        html`<br /><${Text} text=${check.detail ?? ''} most=${400} /><br /><span class="muted">${sentence(check.hint ?? '')}</span>`
+    }</span></li>`;
+
+/** @param {{ ok: boolean | null }} props */
+function Sign({ ok }) {
+    const [kind, sign, said] =
+        ok === null ? ['none', '–', 'not known: '] : ok ? ['ok', '✓', 'passed: '] : ['bad', '✗', 'failed: '];
+    return html`<span class=${`sign ${kind}`}><span aria-hidden="true">${sign}</span><span class="hidden">${said}</span></span>`;
+}

@@ -119,6 +119,9 @@ pub struct ConfigStatus {
     pub refused: Option<u64>,
     /// Errors of the refused file, or warnings about the applied one.
     pub problems: Vec<String>,
+    /// Settings that the refused file changes and that only a restart can change; nothing else is wrong with it.
+    #[serde(default)]
+    pub restart: Vec<String>,
 }
 
 /// One group.

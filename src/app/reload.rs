@@ -91,7 +91,9 @@ impl Reloader {
         let fixed = self.changed_fixed_settings(&config);
         if !fixed.is_empty() {
             let file = self.file.display();
-            return reject(inbound, &[format!("{file}: restart to change {}; nothing was applied", fixed.join(", "))]);
+            let problem = format!("{file}: restart to change {}; nothing was applied", fixed.join(", "));
+            reject(inbound, &[problem]);
+            return inbound.admin.update_config_status(|status| status.restart = fixed);
         }
         if let Err(error) = inbound.gateway.configure_audit(&config.app_settings().audit) {
             return reject(inbound, &[error.to_string()]);
@@ -129,6 +131,7 @@ impl Reloader {
             status.applied = Some(unix_seconds(SystemTime::now()));
             status.refused = None;
             status.problems = warnings;
+            status.restart = Vec::new();
         });
         self.config = config;
     }
@@ -223,5 +226,6 @@ fn reject(inbound: &Inbound, problems: &[String]) {
     inbound.admin.update_config_status(|status| {
         status.refused = Some(unix_seconds(SystemTime::now()));
         status.problems = problems.to_vec();
+        status.restart = Vec::new();
     });
 }

@@ -99,7 +99,7 @@ fn configuration(inbound: &Inbound, items: &mut Vec<AttentionItem>) {
     let last = inbound.admin.reloads().into_iter().next().filter(|last| !last.is_applied);
     if status.configuration.refused.is_some() {
         let problem = status.configuration.problems.first().cloned();
-        let needs_restart = problem.as_ref().is_some_and(|problem| problem.contains("restart to change"));
+        let needs_restart = !status.configuration.restart.is_empty();
         items.push(AttentionItem {
             code: if needs_restart { "restart_needed" } else { "config_refused" },
             text: match needs_restart {

@@ -107,6 +107,7 @@ fn read(request: &AdminRequest) -> ApiResult {
         "problems": problems,
         "applied": status.applied.map(time),
         "refused": status.refused.map(time),
+        "restart": status.restart,
         "reloads": inbound.admin.reloads().iter().map(reload_json).collect::<Vec<_>>(),
         "editable": file.is_some() && inbound.policy().console.edit && request.operator.may >= Edit,
     });

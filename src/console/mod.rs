@@ -19,6 +19,7 @@ mod me;
 mod nodes;
 mod overview;
 mod replay;
+mod server_checks;
 mod servers;
 mod sessions;
 mod tries;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
 use super::config_file::FileText;
 use super::figures::{self, CounterSample, RecordedOverhead};
-use super::{Console, text_member};
+use super::{Console, server_checks, text_member};
 use crate::dialect::{Revision, describe_translation};
 use crate::gateway::Gateway;
 use crate::inbound::Inbound;
@@ -133,26 +133,15 @@ fn one(request: &AdminRequest) -> ApiResult {
     server["calls_by_revision"] = upstream.revision_pairs().into_iter().map(pair).collect();
     server["outcomes"] = json!(figures::server_outcomes(&samples, upstream.name()));
     server["series"] = figures::series(&samples, Some(upstream.name()));
-    server["found"] = found_out(&state);
+    server["found"] = server_checks::found_out(&state);
+    server["attempts"] = server_checks::attempts(&state.health);
+    server["failed_connects"] = state.health.failed_connects.into();
+    server["next_attempt"] = json!(state.health.next_attempt.map(rfc3339));
+    server["checks"] = server_checks::checks(&upstream.spec().kind, &state.health);
     server["configuration"] = configuration(&request.console, upstream.name());
     server["capabilities"] = json!(capabilities.unwrap_or_default());
     server["instructions"] = json!(instructions);
     ApiAnswer::json(&server).with_etag(request)
-}
-
-/// How transport and revision were found out, in sentences.
-fn found_out(state: &crate::upstream::CatalogState) -> Value {
-    let mut found = vec![format!("reached over {}", state.transport)];
-    if let Some(revision) = state.revision {
-        let session = if state.keeps_session { "keeps a session" } else { "keeps no session" };
-        found.push(format!("speaks {revision}, {session}"));
-    }
-    match state.health.connects {
-        0 => {}
-        1 => found.push("connected once".to_owned()),
-        many => found.push(format!("connected {many} times")),
-    }
-    json!(found)
 }
 
 fn configuration(console: &Console, server: &str) -> Value {

@@ -126,6 +126,17 @@ pub enum Retry {
     After(Duration),
 }
 
+/// The step of opening a connection at which it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectStep {
+    /// Looking up the name of the server.
+    Name,
+    /// Connecting to its address.
+    Address,
+    /// Setting up TLS.
+    Tls,
+}
+
 /// Why a call got no answer. `Display` is the sentence for operators, with secrets masked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -135,6 +146,8 @@ pub struct Failure {
     upstream: Option<Arc<str>>,
     /// All scopes that the call needs.
     scopes: Option<Arc<[Arc<str>]>>,
+    /// The step that failed, where no connection could be opened.
+    step: Option<ConnectStep>,
     detail: String,
 }
 
@@ -285,7 +298,7 @@ impl Failure {
     /// A failure with a sentence for operators, which may name addresses and quote the server.
     pub fn new(kind: FailureKind, detail: impl Into<String>) -> Self {
         let (execution, retry) = (kind.execution(), kind.retry());
-        Self { kind, execution, retry, upstream: None, scopes: None, detail: detail.into() }
+        Self { kind, execution, retry, upstream: None, scopes: None, step: None, detail: detail.into() }
     }
 
     /// The failure of a call that needs all of these scopes.
@@ -321,6 +334,17 @@ impl Failure {
     #[must_use]
     pub fn with_retry_after(self, delay: Option<Duration>) -> Self {
         Self { retry: delay.map_or(self.retry, Retry::After), ..self }
+    }
+
+    /// The failure of a connection at this step.
+    #[must_use]
+    pub fn at_step(self, step: ConnectStep) -> Self {
+        Self { step: Some(step), ..self }
+    }
+
+    /// The step at which the connection failed, where one is known.
+    pub fn step(&self) -> Option<ConnectStep> {
+        self.step
     }
 
     /// How the call failed.

@@ -134,6 +134,11 @@ impl Connection {
         &self.probe_report
     }
 
+    /// Whether the revision was given, and so not found out by this connection.
+    pub(crate) fn was_revision_given(&self) -> bool {
+        self.settings.revision.is_some()
+    }
+
     /// The upstream session id; Streamable HTTP in the handshake era only.
     pub fn session_id(&self) -> Option<String> {
         match &self.transport {

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::health::{Health, HealthPhase};
 use super::lists::{self, CatalogList, List};
 use super::spec::UpstreamSpec;
-use super::state::{CatalogShared, Grant};
+use super::state::{CatalogShared, ConnectionFacts, Grant};
 use crate::call::{Replies, Reply};
 use crate::error::{Error, Result};
 use crate::failure::FailureKind;
@@ -180,6 +180,7 @@ impl Catalog {
             state.revision = Some(connection.revision());
             state.keeps_session = connection.keeps_session();
             state.transport = connection.probe_report().transport;
+            state.connection = Some(Arc::new(ConnectionFacts::of(&connection, state.connection.as_deref())));
         });
         let mut task = CatalogTask::new(connection);
         let state = self.shared.state();

@@ -1,7 +1,9 @@
 //! Health of an upstream as status, metrics and error messages report it.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::time::{Instant, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::failure::{Failure, FailureKind};
 
@@ -16,6 +18,15 @@ pub enum HealthPhase {
     Degraded,
     /// Unreachable; reconnecting with back-off.
     Down,
+}
+
+/// One attempt to connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectAttempt {
+    /// When it ended.
+    pub at: SystemTime,
+    /// Why it failed; absent if it did not.
+    pub failure: Option<Failure>,
 }
 
 /// Health of an upstream with the failure behind it and its start time.
@@ -33,7 +44,14 @@ pub struct Health {
     pub connects: u64,
     /// Failed connects since start.
     pub failed_connects: u64,
+    /// The last attempts to connect, oldest first.
+    pub attempts: Arc<VecDeque<ConnectAttempt>>,
+    /// When the next attempt is made, while the upstream is down.
+    pub next_attempt: Option<SystemTime>,
 }
+
+/// Attempts that are remembered.
+const MAX_ATTEMPTS: usize = 20;
 
 impl Health {
     pub(super) fn starting() -> Self {
@@ -44,6 +62,8 @@ impl Health {
             since: SystemTime::now(),
             connects: 0,
             failed_connects: 0,
+            attempts: Arc::default(),
+            next_attempt: None,
         }
     }
 
@@ -55,6 +75,31 @@ impl Health {
         self.phase = phase;
         self.failure = failure;
         self.failed_at = Instant::now();
+    }
+
+    /// Records that a connection was opened.
+    pub(super) fn record_connect(&mut self) {
+        self.connects += 1;
+        self.record_attempt(None);
+        self.set_phase(HealthPhase::Ready, None);
+    }
+
+    /// Records that no connection could be opened, and that the next attempt is made after `wait`.
+    pub(super) fn record_failed_connect(&mut self, failure: Failure, wait: Duration) {
+        self.failed_connects += 1;
+        self.record_attempt(Some(failure.clone()));
+        self.set_phase(HealthPhase::Down, Some(failure));
+        self.next_attempt = SystemTime::now().checked_add(wait);
+    }
+
+    /// Records an attempt that changes nothing of the phase.
+    pub(super) fn record_attempt(&mut self, failure: Option<Failure>) {
+        self.next_attempt = None;
+        let attempts = Arc::make_mut(&mut self.attempts);
+        if attempts.len() == MAX_ATTEMPTS {
+            attempts.pop_front();
+        }
+        attempts.push_back(ConnectAttempt { at: SystemTime::now(), failure });
     }
 
     /// The failure of a call while the upstream is down; `None` when it is not.

@@ -21,7 +21,6 @@ use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
 use crate::protocol::{ErrorObject, Raw};
 
 use super::catalog::Catalog;
-use super::health::HealthPhase;
 use super::lease_guard::{InFlightGuard, LeaseGuard};
 use super::leases::Leases;
 use super::revision_counts::RevisionCounts;
@@ -318,18 +317,19 @@ impl RestLoader {
                 Err(error) => {
                     failures += 1;
                     tracing::warn!(upstream = %self.name, %error, failures, "API document load failed");
+                    let wait = supervisor::back_off(failures);
                     self.shared.modify(|state| {
                         state.startup_finished = true;
-                        state.health.set_phase(HealthPhase::Down, Some(error.into_failure()));
+                        state.health.record_failed_connect(error.into_failure(), wait);
                     });
-                    tokio::time::sleep(supervisor::back_off(failures)).await;
+                    tokio::time::sleep(wait).await;
                 }
             }
         };
         let server = self.slot.get_or_init(|| Box::new(rest));
         self.shared.modify(|state| {
             state.set_local_server(server.as_ref());
-            state.health.connects += 1;
+            state.health.record_connect();
         });
     }
 }

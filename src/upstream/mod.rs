@@ -38,7 +38,7 @@ use legs::{HandshakeLeg, HandshakeLegTask};
 
 pub use caller_hub::{CallerHub, HubListener};
 pub use caller_lease::{CallerSubscription, SUBSCRIBE_TIMEOUT};
-pub use health::{Health, HealthPhase};
+pub use health::{ConnectAttempt, Health, HealthPhase};
 pub use lease_guard::LeaseGuard;
 pub use lease_key::{AcceptedRequests, SERVER_REQUEST_CAPABILITIES, without_server_requests};
 pub use leases::OwnLists;
@@ -47,7 +47,7 @@ pub use legs::{LegChoice, LegReport, LegWatcher};
 pub use lists::{CatalogList, List};
 pub use revision_counts::RevisionPair;
 pub use spec::{ConnectionMode, SpecKind, UpstreamSpec};
-pub use state::{CatalogState, Grant, SubscriptionGuard};
+pub use state::{CatalogState, ConnectionFacts, Grant, SubscriptionGuard};
 pub use supervisor::Supervisor;
 
 /// One configured server with the legs that its clients use.

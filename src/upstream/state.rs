@@ -13,8 +13,20 @@ use crate::call::Call;
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{Revision, tasks};
 use crate::local::LocalServer;
+use crate::mcp_client::{Connection, ProbeReport};
 use crate::protocol::method::Capability;
 use crate::protocol::{ErrorObject, Key, Method, Raw};
+
+/// What is known of a connection beside what the server says of itself: the facts that `rialto probe` prints.
+#[derive(Debug, Clone)]
+pub struct ConnectionFacts {
+    /// How the transport and the revision were found.
+    pub report: ProbeReport,
+    /// The revisions that the server lists, if it does.
+    pub offered: Vec<String>,
+    /// Whether the server gave a session id.
+    pub has_session_id: bool,
+}
 
 /// Snapshot of the catalog of an upstream.
 #[derive(Debug, Clone)]
@@ -29,6 +41,8 @@ pub struct CatalogState {
     pub revision: Option<Revision>,
     /// Whether the server keeps a session for its connection.
     pub keeps_session: bool,
+    /// How the last connection was opened; servers in this process need none.
+    pub connection: Option<Arc<ConnectionFacts>>,
     /// Transport in use.
     pub transport: &'static str,
     /// Cached lists, indexed by [`List`].
@@ -95,6 +109,7 @@ impl CatalogState {
             server: None,
             revision: None,
             keeps_session: false,
+            connection: None,
             transport,
             lists: Default::default(),
             list_change_counts: Default::default(),
@@ -153,6 +168,21 @@ impl CatalogState {
     fn capability_flag(&self, path: &[&str]) -> bool {
         let value = self.server.as_ref().and_then(|server| server.capabilities.at(path));
         value.as_ref().map(Raw::as_bytes) == Some(b"true")
+    }
+}
+
+// === impl ConnectionFacts ===
+
+impl ConnectionFacts {
+    /// The facts of a connection. One that is opened again is given the revision that the `first` one found, so that it
+    /// does not know why.
+    pub(super) fn of(connection: &Connection, first: Option<&Self>) -> Self {
+        let mut report = connection.probe_report().clone();
+        if let Some(first) = first.filter(|_| connection.was_revision_given()) {
+            report.why.clone_from(&first.report.why);
+        }
+        let offered = connection.offered_revisions().to_vec();
+        Self { report, offered, has_session_id: connection.session_id().is_some() }
     }
 }
 

@@ -147,8 +147,7 @@ impl SupervisorTask {
                 Ok(connection) => {
                     let opened_at = Instant::now();
                     known_revision = Some(connection.revision());
-                    self.set_health(HealthPhase::Ready, None);
-                    self.health.send_modify(|health| health.connects += 1);
+                    self.health.send_modify(Health::record_connect);
                     if self.health.borrow().connects > 1 {
                         // Subscriptions of the previous connection are lost: the catalog has to repeat them.
                         let _ = self.unsolicited.send(Unsolicited::SessionReopened).await;
@@ -175,6 +174,7 @@ impl SupervisorTask {
                 // The server may have been replaced by another revision: discover it again.
                 Err(error) if known_revision.take().is_some() && !error.is_retryable() => {
                     tracing::info!(target = %self.target, %error, "upstream revision may have changed, discovering again");
+                    self.health.send_modify(|health| health.record_attempt(Some(error.into_failure())));
                 }
                 Err(error) => {
                     failures += 1;
@@ -187,9 +187,8 @@ impl SupervisorTask {
                         tracing::warn!(target = %self.target, %error, "upstream connect failed");
                     }
                     let asked_for = failure.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER);
-                    self.set_health(HealthPhase::Down, Some(failure));
-                    self.health.send_modify(|health| health.failed_connects += 1);
                     let wait = if is_retryable { back_off(failures).max(asked_for) } else { MAX_BACK_OFF };
+                    self.health.send_modify(|health| health.record_failed_connect(failure, wait));
                     if !self.sleep_unless_stopped(wait).await {
                         return;
                     }

@@ -532,6 +532,7 @@ export const api = {
         ],
         applied: iso(1e6),
         refused: iso(5e5),
+        restart: [],
         reloads: [
             { at: iso(1e6), outcome: 'applied', added: ['github'], changed: [], removed: [], closed: [], problems: [] }
         ],
@@ -576,7 +577,31 @@ export function answer(path) {
             ],
             outcomes: { ok: 40, tool_error: 1 },
             series: overview.series,
-            found: ['server/discover → empty answer', 'initialize → chose 2025-06-18'],
+            found: {
+                transport: 'stdio',
+                revision: '2025-06-18',
+                why: 'it answered `server/discover` with an error',
+                offered: [],
+                session: false,
+                connect_us: 31000,
+                oddities: ['it was slow to answer `server/discover`']
+            },
+            attempts: [
+                { at: iso(4e3), ok: false, reason: 'https://search.example/mcp cannot be reached: connection refused' },
+                { at: iso(2e5), ok: true, reason: null }
+            ],
+            failed_connects: 1,
+            next_attempt: iso(-12e3),
+            checks: [
+                { ok: true, what: 'the name search.example has an address', detail: null, hint: null },
+                {
+                    ok: false,
+                    what: 'search.example takes connections',
+                    detail: 'https://search.example/mcp cannot be reached: connection refused',
+                    hint: 'start the server, or check host and port in url'
+                },
+                { ok: null, what: 'TLS is set up, and the certificate is trusted', detail: null, hint: null }
+            ],
             configuration: { file: 'rialto.toml', line: 4, text: '[servers.tickets]\ncommand = ["tickets"]' },
             capabilities: ['tools'],
             instructions: null

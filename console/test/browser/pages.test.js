@@ -240,6 +240,18 @@ test('new rows never move what one reads', async () => {
     await page.context().close();
 });
 
+test('settings that wait for a restart are named', async () => {
+    const page = await open();
+    const config = { ...api.config, problems: [], restart: ['listen', 'workers'] };
+    await answerWith(page, path => (path === 'config' ? { status: 200, body: config } : answer(path)));
+    await visit(page, '/config');
+    await page.getByText(/waits for a restart since/u).waitFor();
+    const panel = page.getByRole('region', { name: 'Waits for a restart' });
+    assert.deepEqual(await panel.locator('code').allTextContents(), ['listen', 'workers']);
+    await checkAxe(page, 'a restart');
+    await page.context().close();
+});
+
 test('ten thousand rows, a thousand tools and a hundred servers', async () => {
     const page = await open();
     const servers = Array.from({ length: 100 }, (_, n) => ({ ...api.servers.items[0], name: `server${n}` }));

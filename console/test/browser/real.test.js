@@ -115,10 +115,21 @@ test('servers: lists, standard error, and why one is down', async () => {
     await main.locator('pre', { hasText: '[servers.tickets]' }).waitFor();
     await page.getByRole('tab', { name: 'Connections' }).click();
     await main.locator('tbody td', { hasText: '2025-06-18' }).first().waitFor();
+    const found = main.locator('dd', { hasText: /2025-06-18, because .*server\/discover/u });
+    await found.waitFor();
     main = await shown(page, '/servers/search');
     await main.getByRole('heading', { name: /^down for/u }).waitFor();
     await main.getByText('is the server running?').first().waitFor();
     await main.getByText('Its tools are not known while it is down').waitFor();
+    await main.locator('.steps li', { hasText: 'passed: 127.0.0.1 is an address' }).waitFor();
+    const failed = main.locator('.steps li.bad', { hasText: 'failed: 127.0.0.1:1 takes connections' });
+    await failed.getByText('Start the server, or check host and port in url.').waitFor();
+    await main.locator('.steps li', { hasText: 'not known: a POST is answered' }).waitFor();
+    await main.getByRole('heading', { name: 'Attempts' }).waitFor();
+    await main
+        .locator('.steps li', { hasText: /failed: .*cannot be reached.*\d\d:\d\d:\d\d/u })
+        .first()
+        .waitFor();
     await page.getByRole('button', { name: 'Reconnect' }).click();
     await page.getByText('search is being reconnected').waitFor();
     await page.context().close();

@@ -2,23 +2,41 @@
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
 use hyper_rustls::builderstates::WantsSchemes;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::{GaiAddrs, GaiFuture, GaiResolver, Name};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
-type HttpsConnect = HttpsConnector<HttpConnector>;
+use super::error::HttpErrorKind;
+
+type TcpConnector = HttpConnector<SystemResolver>;
+pub(super) type HttpsConnect = HttpsConnector<TcpConnector>;
 pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// The resolver of the system, whose errors can be told from those of connections.
+#[derive(Debug, Clone)]
+pub(super) struct SystemResolver(GaiResolver);
+
+/// The lookup of one name.
+pub(super) struct NameLookup(GaiFuture);
+
+/// A name has no address.
+#[derive(Debug)]
+pub(super) struct NameError(io::Error);
 
 /// Idle time of a connection before the first TCP keep-alive probe.
 const TCP_KEEPALIVE_TIME: Duration = Duration::from_secs(15);
@@ -48,6 +66,61 @@ pub(super) async fn connect(
     })
 }
 
+/// The step at which a connection failed, and the root cause.
+pub(super) fn why_unconnected<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> (HttpErrorKind, &'e (dyn StdError + 'static)) {
+    let (mut cause, mut is_name) = (error, error.is::<NameError>());
+    while let Some(inner) = cause.source() {
+        cause = inner;
+        is_name |= cause.is::<NameError>();
+    }
+    // The connector reports its own timeout and that of the system as the same kind of I/O error.
+    let io_kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+    let kind = match io_kind {
+        _ if is_name => HttpErrorKind::NameNotResolved,
+        Some(io::ErrorKind::TimedOut) => HttpErrorKind::ConnectTimeout,
+        // The connector wraps errors of TCP in a type of its own, and those of TLS in none.
+        _ if error.is::<io::Error>() => HttpErrorKind::TlsFailed,
+        _ => HttpErrorKind::Unreachable,
+    };
+    (kind, cause)
+}
+
+impl Service<Name> for SystemResolver {
+    type Response = GaiAddrs;
+    type Error = NameError;
+    type Future = NameLookup;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), NameError>> {
+        self.0.poll_ready(context).map_err(NameError)
+    }
+
+    fn call(&mut self, name: Name) -> NameLookup {
+        NameLookup(self.0.call(name))
+    }
+}
+
+impl Future for NameLookup {
+    type Output = Result<GaiAddrs, NameError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map_err(NameError)
+    }
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("name lookup failed")
+    }
+}
+
+impl StdError for NameError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.0)
+    }
+}
+
 /// The connector for a connect timeout. Loading the system's trust roots is slow, so each is built once.
 fn connector(connect_timeout: Duration) -> HttpsConnect {
     static CONNECTORS: Mutex<BTreeMap<Duration, HttpsConnect>> = Mutex::new(BTreeMap::new());
@@ -64,8 +137,8 @@ fn new_connector(connect_timeout: Duration) -> HttpsConnect {
     tls_builder().https_or_http().enable_http1().wrap_connector(tcp_connector(connect_timeout))
 }
 
-fn tcp_connector(connect_timeout: Duration) -> HttpConnector {
-    let mut tcp = HttpConnector::new();
+fn tcp_connector(connect_timeout: Duration) -> TcpConnector {
+    let mut tcp = HttpConnector::new_with_resolver(SystemResolver(GaiResolver::new()));
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(connect_timeout));
@@ -120,6 +193,27 @@ mod tests {
         assert_eq!(sockopt::tcp_keepcnt(socket).unwrap(), 3);
         assert_eq!(sockopt::tcp_user_timeout(socket).unwrap(), 30_000, "milliseconds");
         assert!(socket.nodelay().unwrap());
+    }
+
+    #[tokio::test]
+    async fn the_step_that_failed_is_known() {
+        let (tls, plain) = (listener("https").await, listener("https").await.1);
+        let silent = tokio::spawn(async move {
+            while let Ok((stream, _)) = tls.0.accept().await {
+                drop(stream);
+            }
+        });
+        let nowhere: Uri = "http://no-such-host.invalid/".parse().unwrap();
+        for (origin, kind) in [
+            (nowhere, HttpErrorKind::NameNotResolved),
+            (plain, HttpErrorKind::Unreachable),
+            (tls.1, HttpErrorKind::TlsFailed),
+        ] {
+            let timeout = Duration::from_secs(20);
+            let error = connect(&origin, timeout, Instant::now() + timeout).await.err().unwrap();
+            assert_eq!(why_unconnected(&*error).0, kind, "{origin}: {error:?}");
+        }
+        silent.abort();
     }
 
     #[tokio::test]

@@ -6,8 +6,12 @@ use std::time::Duration;
 /// Class of an [`HttpError`]; tells whether the request can have been processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpErrorKind {
+    /// The name of the server has no address; nothing was sent.
+    NameNotResolved,
     /// No connection could be opened; nothing was sent.
     Unreachable,
+    /// The server was reached, and TLS could not be set up with it; nothing was sent.
+    TlsFailed,
     /// The origin has all connections that it may have, and none became free in time; nothing was sent.
     ConnectionLimit,
     /// No connection was accepted in time; nothing was sent.
@@ -40,7 +44,12 @@ impl HttpErrorKind {
     /// Whether nothing of the request was sent.
     pub fn is_before_sending(self) -> bool {
         match self {
-            Self::Unreachable | Self::ConnectionLimit | Self::ConnectTimeout | Self::NotSent => true,
+            Self::NameNotResolved
+            | Self::Unreachable
+            | Self::TlsFailed
+            | Self::ConnectionLimit
+            | Self::ConnectTimeout
+            | Self::NotSent => true,
             Self::Timeout(_) | Self::Broken | Self::TooLarge(_) | Self::Protocol | Self::Redirect(_) => false,
         }
     }

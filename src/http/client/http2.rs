@@ -6,17 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-use super::connector::http2_connector;
+use super::connector::{HttpsConnect, http2_connector};
 use super::{HttpError, HttpErrorKind, HttpResult, redacted};
 
 /// A client that speaks HTTP/2 only, with prior knowledge where there is no TLS.
 pub(crate) struct Http2Client {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<HttpsConnect, Full<Bytes>>,
     max_body_bytes: usize,
 }
 

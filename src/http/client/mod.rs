@@ -297,16 +297,7 @@ impl Endpoint {
         let url = redacted(&self.url);
         match error {
             PoolError::Unreachable(error) => {
-                let mut cause: &dyn std::error::Error = &**error;
-                while let Some(inner) = cause.source() {
-                    cause = inner;
-                }
-                // The connector reports its own timeout and that of the system as the same kind of I/O error.
-                let io_kind = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-                let kind = match io_kind {
-                    Some(std::io::ErrorKind::TimedOut) => HttpErrorKind::ConnectTimeout,
-                    _ => HttpErrorKind::Unreachable,
-                };
+                let (kind, cause) = connector::why_unconnected(&**error);
                 HttpError::new(kind, format!("{url} cannot be reached: {cause}; is the server running?"))
             }
             PoolError::NotSent(cause) => {

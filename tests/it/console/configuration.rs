@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{asked, get, post, validate};
+use super::{asked, get, post, validate, wait};
 use crate::harness::{HttpRequest, Rialto, until};
 
 const TOKEN: &str = "token-of-an-editor";
@@ -112,4 +112,24 @@ async fn secrets_of_a_file_that_was_refused_are_shown_nowhere() {
         assert!(server["configuration"]["text"].as_str().unwrap().contains("urll"), "{server}");
         assert!(!format!("{shown}{server}").contains("new-s3cret"), "{shown} {server}");
     }
+}
+
+#[tokio::test]
+async fn settings_that_wait_for_a_restart_are_named() {
+    let folder = Folder::new("restart", &text(false));
+    let rialto = Rialto::from_file(&folder.file(), |settings| settings.workers = 2).await;
+    assert_eq!(get(&rialto, "config").await["restart"], json!([]));
+    std::fs::write(folder.file(), text(false).replace(":0\"", ":1\"")).unwrap();
+    let config = wait(&rialto, "config", |config| config["restart"] != json!([])).await;
+    assert_eq!((&config["restart"], config["refused"].is_string()), (&json!(["listen"]), true), "{config}");
+    let code = async || get(&rialto, "overview").await["attention"][0]["code"].clone();
+    assert_eq!(code().await, "restart_needed");
+    // A mistake whose words are those of a restart is none.
+    let mistake = text(false).replace("# his", "\n[servers.x]\n\"restart to change\" = 1");
+    std::fs::write(folder.file(), mistake).unwrap();
+    wait(&rialto, "config", |config| config["refused"].is_string() && config["restart"] == json!([])).await;
+    assert_eq!(code().await, "config_refused");
+    std::fs::write(folder.file(), text(false)).unwrap();
+    let config = wait(&rialto, "config", |config| config["refused"].is_null()).await;
+    assert_eq!(config["restart"], json!([]));
 }
