@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Unsolicited;
 use super::call;
-use super::probe::{self, Opened, ProbeReport, Transport};
+use super::probe::{self, CallPath, Opened, ProbeReport, Transport};
 use super::request_trace::RequestTrace;
 use super::round::{ProgressFilter, Round, WaitLimits};
 use super::session_resumption::ResumableSession;
@@ -26,7 +26,7 @@ use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::identity::{Credential, Identity};
-use crate::metrics::{NetworkTransport, record_client_session};
+use crate::metrics::record_client_session;
 use crate::protocol::{Id, Key, Method, Notification, Outcome, Payload, Raw};
 use crate::recorder::Mark;
 use crate::trace::CallTrace;
@@ -56,11 +56,7 @@ const MAX_LIST_PAGES: usize = 100;
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.revision.opens_with_handshake() {
-            let transport = match self.transport {
-                Transport::Stdio(_) => NetworkTransport::Pipe,
-                Transport::Http(_) | Transport::Sse(_) => NetworkTransport::Tcp,
-            };
-            record_client_session(self.revision.as_str(), transport, self.opened_at.elapsed());
+            record_client_session(self.revision.as_str(), self.transport.network(), self.opened_at.elapsed());
         }
     }
 }
@@ -117,11 +113,7 @@ impl Connection {
 
     /// The transport, as a word.
     pub fn transport(&self) -> &'static str {
-        match &self.transport {
-            Transport::Http(_) => "http",
-            Transport::Stdio(_) => "stdio",
-            Transport::Sse(_) => "sse",
-        }
+        self.transport.name()
     }
 
     /// The revisions that the server lists, if it does.
@@ -141,21 +133,18 @@ impl Connection {
 
     /// The upstream session id; Streamable HTTP in the handshake era only.
     pub fn session_id(&self) -> Option<String> {
-        match &self.transport {
-            Transport::Http(http) => http.session_id(),
-            Transport::Stdio(_) | Transport::Sse(_) => None,
-        }
+        self.transport.http()?.session_id()
     }
 
     /// Whether the server keeps a session for this connection: it can send requests and notifications of its own.
     pub fn keeps_session(&self) -> bool {
-        let is_stateless = matches!(&self.transport, Transport::Http(http) if http.session_id().is_none());
+        let is_stateless = self.transport.http().is_some_and(|http| http.session_id().is_none());
         self.revision.has_sessions() && !is_stateless
     }
 
     /// Whether the connection resumed a session that another node had opened.
     pub(crate) fn is_resumed(&self) -> bool {
-        matches!(&self.transport, Transport::Http(http) if http.is_resumed())
+        self.transport.http().is_some_and(|http| http.is_resumed())
     }
 
     /// Host and port of the server; `None` for a child process.
@@ -220,14 +209,10 @@ impl Connection {
     /// # Errors
     /// When the server refuses it (Streamable HTTP); other transports do not report that.
     pub async fn notify(&self, notification: &Notification) -> Result<()> {
-        match &self.transport {
-            Transport::Http(http) => http.notify(notification).await,
-            Transport::Stdio(stdio) => {
-                stdio.duplex.notify(notification).await;
-                Ok(())
-            }
-            Transport::Sse(sse) => {
-                sse.duplex.notify(notification).await;
+        match self.transport.path() {
+            CallPath::Http(http) => http.notify(notification).await,
+            CallPath::Duplex(duplex) => {
+                duplex.notify(notification).await;
                 Ok(())
             }
         }
@@ -236,51 +221,40 @@ impl Connection {
     /// Waits until the connection is closed and returns the reason. Never resolves for Streamable HTTP, which has no
     /// connection to observe.
     pub async fn closed(&self) -> Failure {
-        match &self.transport {
-            Transport::Http(_) => std::future::pending().await,
-            Transport::Stdio(stdio) => stdio.duplex.closed().await,
-            Transport::Sse(sse) => sse.duplex.closed().await,
+        match self.transport.duplex() {
+            Some(duplex) => duplex.closed().await,
+            None => std::future::pending().await,
         }
     }
 
     /// Whether the connection is closed, as far as the transport shows.
     pub fn is_closed(&self) -> bool {
-        match &self.transport {
-            Transport::Http(http) => http.is_closed(),
-            Transport::Stdio(stdio) => stdio.duplex.is_closed(),
-            Transport::Sse(sse) => sse.duplex.is_closed(),
+        match self.transport.path() {
+            CallPath::Http(http) => http.is_closed(),
+            CallPath::Duplex(duplex) => duplex.is_closed(),
         }
     }
 
     /// Whether the transport tells which call a server request belongs to.
     pub fn attributes_server_requests(&self) -> bool {
-        matches!(self.transport, Transport::Http(_))
+        self.transport.http().is_some()
     }
 
     /// Number of messages received so far; `None` for Streamable HTTP, which does not count them.
     pub fn received_messages(&self) -> Option<u64> {
-        match &self.transport {
-            Transport::Http(_) => None,
-            Transport::Stdio(stdio) => Some(stdio.duplex.received_messages()),
-            Transport::Sse(sse) => Some(sse.duplex.received_messages()),
-        }
+        self.transport.duplex().map(|duplex| duplex.received_messages())
     }
 
     /// Whether calls are in flight, listen requests aside; always false for Streamable HTTP, which does not count them.
     pub fn has_calls_in_flight(&self) -> bool {
-        match &self.transport {
-            Transport::Http(_) => false,
-            Transport::Stdio(stdio) => stdio.duplex.has_calls_in_flight(),
-            Transport::Sse(sse) => sse.duplex.has_calls_in_flight(),
-        }
+        self.transport.duplex().is_some_and(|duplex| duplex.has_calls_in_flight())
     }
 
     /// The tasks driven on this connection.
     pub(super) fn task_registry(&self) -> &TaskRegistry {
-        match &self.transport {
-            Transport::Http(http) => &http.server_requests.task_registry,
-            Transport::Stdio(stdio) => &stdio.duplex.tasks,
-            Transport::Sse(sse) => &sse.duplex.tasks,
+        match self.transport.path() {
+            CallPath::Http(http) => &http.server_requests.task_registry,
+            CallPath::Duplex(duplex) => &duplex.tasks,
         }
     }
 
@@ -297,11 +271,7 @@ impl Connection {
     pub async fn close(&self) {
         self.closing_tasks.close();
         let _ = tokio::time::timeout(self.settings.stop_timeout, self.closing_tasks.wait()).await;
-        match &self.transport {
-            Transport::Http(http) => http.close().await,
-            Transport::Stdio(stdio) => stdio.close().await,
-            Transport::Sse(sse) => sse.close(),
-        }
+        self.transport.close().await;
     }
 
     /// Sends a request once its replies are polled, without time limits.
@@ -312,8 +282,8 @@ impl Connection {
         progress_token: Option<Raw>,
         headers: RequestHeaders<'_>,
     ) -> Replies {
-        match &self.transport {
-            Transport::Http(http) => {
+        match self.transport.path() {
+            CallPath::Http(http) => {
                 let request = http.request(method, params, progress_token, headers);
                 let revision = self.revision;
                 Replies::run(move |mut out| async move {
@@ -323,10 +293,7 @@ impl Connection {
                     Answer { outcome: request.run(&mut round).await, revision }
                 })
             }
-            Transport::Stdio(stdio) => {
-                stdio.duplex.call((method, params), progress_token, self.revision, headers.notes())
-            }
-            Transport::Sse(sse) => sse.duplex.call((method, params), progress_token, self.revision, headers.notes()),
+            CallPath::Duplex(duplex) => duplex.call((method, params), progress_token, self.revision, headers.notes()),
         }
     }
 
@@ -339,18 +306,12 @@ impl Connection {
         headers: RequestHeaders<'_>,
         round: &mut Round<'_, impl ReplySink>,
     ) -> Outcome {
-        match &self.transport {
-            Transport::Http(http) => {
+        match self.transport.path() {
+            CallPath::Http(http) => {
                 let request = http.request(method, params, progress_token, headers);
                 request.run(round).await
             }
-            Transport::Stdio(stdio) => {
-                let duplex = &stdio.duplex;
-                let mut replies = duplex.call((method, params), progress_token, self.revision, headers.notes());
-                round.forward_all(&mut replies).await
-            }
-            Transport::Sse(sse) => {
-                let duplex = &sse.duplex;
+            CallPath::Duplex(duplex) => {
                 let mut replies = duplex.call((method, params), progress_token, self.revision, headers.notes());
                 round.forward_all(&mut replies).await
             }
@@ -374,21 +335,19 @@ impl Connection {
             }
         };
         let params = to_upstream::request_params(params, self.revision, identity, call.level);
-        match (&self.transport, trace) {
+        match (self.transport.path(), trace) {
             // The context of the client is in the headers, and in `_meta` if the client has put it there.
-            (Transport::Http(_), None) => params,
+            (CallPath::Http(_), None) => params,
             // Servers that record spans of messages look into `_meta`; that nothing is recorded need not be told twice.
-            (Transport::Http(_), Some(trace)) => {
+            (CallPath::Http(_), Some(trace)) => {
                 if trace.is_recorded() {
                     trace.put_into_meta(params)
                 } else {
                     params
                 }
             }
-            (Transport::Stdio(_) | Transport::Sse(_), None) => {
-                with_trace_meta(params, &call.caller.headers, &TRACE_HEADERS)
-            }
-            (Transport::Stdio(_) | Transport::Sse(_), Some(trace)) => {
+            (CallPath::Duplex(_), None) => with_trace_meta(params, &call.caller.headers, &TRACE_HEADERS),
+            (CallPath::Duplex(_), Some(trace)) => {
                 with_trace_meta(trace.put_into_meta(params), &call.caller.headers, &TRACE_HEADERS[2..])
             }
         }
@@ -396,7 +355,7 @@ impl Connection {
 
     /// Whether tool calls need headers that mirror arguments: Streamable HTTP in the per-request era.
     pub(super) fn requires_mirrors(&self) -> bool {
-        matches!(self.transport, Transport::Http(_)) && self.revision.mirrors_body_in_headers()
+        self.transport.http().is_some() && self.revision.mirrors_body_in_headers()
     }
 
     /// The header mirrors of the tool that is called; reads the tool list if it was never read.

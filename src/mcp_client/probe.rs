@@ -22,6 +22,7 @@ use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity, ServerHello, Verdict};
 use crate::error::{Error, Result};
 use crate::failure::{Failure, FailureKind};
+use crate::metrics::NetworkTransport;
 use crate::protocol::{Method, Notification, NotificationMethod, Outcome, code};
 use crate::recorder::Mark;
 
@@ -31,6 +32,13 @@ pub(super) enum Transport {
     Stdio(StdioClient),
     Sse(SseClient),
     Http(Arc<StreamableClient>),
+}
+
+/// What a transport is to calls: stdio and HTTP+SSE have one connection for everything, Streamable HTTP has a request for
+/// each call.
+pub(super) enum CallPath<'t> {
+    Duplex(&'t Arc<Duplex>),
+    Http(&'t Arc<StreamableClient>),
 }
 
 /// How the transport and the revision of an upstream were found.
@@ -285,6 +293,59 @@ fn refuses_post(error: &Error) -> bool {
         StatusCode::NOT_IMPLEMENTED,
     ];
     matches!(error.kind(), Some(FailureKind::Status(status)) if statuses.iter().any(|known| known.as_u16() == status))
+}
+
+impl Transport {
+    /// The way that calls take.
+    pub(super) fn path(&self) -> CallPath<'_> {
+        match self {
+            Self::Stdio(stdio) => CallPath::Duplex(&stdio.duplex),
+            Self::Sse(sse) => CallPath::Duplex(&sse.duplex),
+            Self::Http(http) => CallPath::Http(http),
+        }
+    }
+
+    /// The client of Streamable HTTP.
+    pub(super) fn http(&self) -> Option<&Arc<StreamableClient>> {
+        match self.path() {
+            CallPath::Http(http) => Some(http),
+            CallPath::Duplex(_) => None,
+        }
+    }
+
+    /// The one connection of the other transports.
+    pub(super) fn duplex(&self) -> Option<&Arc<Duplex>> {
+        match self.path() {
+            CallPath::Duplex(duplex) => Some(duplex),
+            CallPath::Http(_) => None,
+        }
+    }
+
+    /// The transport, as a word.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Stdio(_) => "stdio",
+            Self::Sse(_) => "sse",
+            Self::Http(_) => "http",
+        }
+    }
+
+    /// What the network sees of it.
+    pub(super) fn network(&self) -> NetworkTransport {
+        match self {
+            Self::Stdio(_) => NetworkTransport::Pipe,
+            Self::Sse(_) | Self::Http(_) => NetworkTransport::Tcp,
+        }
+    }
+
+    /// Closes the connection, the session and the child process that it has.
+    pub(super) async fn close(&self) {
+        match self {
+            Self::Stdio(stdio) => stdio.close().await,
+            Self::Sse(sse) => sse.close(),
+            Self::Http(http) => http.close().await,
+        }
+    }
 }
 
 /// Waits for the final response of a request; notifications and server requests are dropped. `what` names the request
