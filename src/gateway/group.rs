@@ -542,7 +542,7 @@ impl Group {
             return view;
         }
         let own: Vec<_> = view.members.iter().map(|member| member.leg.own_lists(call)).collect();
-        let hub = || own.iter().flatten().find_map(|own| own.hub.clone().map(|hub| hub as Arc<dyn ClientSink>));
+        let hub = || own.iter().flatten().find_map(|own| own.hub().cloned().map(|hub| hub as Arc<dyn ClientSink>));
         let Some(client) = call.sink.clone().or_else(hub).filter(|_| own.iter().any(Option::is_some)) else {
             return view;
         };
@@ -556,7 +556,7 @@ impl Group {
         for (member, own) in members.iter_mut().zip(own) {
             let Some(own) = own else { continue };
             let mut state = (*member.state).clone();
-            for (mine, own) in state.lists.iter_mut().zip(own.lists) {
+            for (mine, own) in state.lists.iter_mut().zip(own.lists()) {
                 if own.is_some() {
                     *mine = own;
                 }

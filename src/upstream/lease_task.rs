@@ -131,7 +131,7 @@ impl Leg {
     }
 
     /// Replays state and re-reads lists, outside the loop that forwards messages. Never returns.
-    async fn run_maintenance(&self, lease: &Lease, sink: Option<&Arc<dyn ClientSink>>) {
+    async fn run_maintenance(&self, lease: &Arc<Lease>, sink: Option<&Arc<dyn ClientSink>>) {
         loop {
             lease.maintenance_due.notified().await;
             let session_lost = std::mem::take(&mut lease.lock().session_lost);
@@ -176,7 +176,7 @@ impl Leg {
     }
 
     /// Re-reads a list that was announced as changed; true when it differs from what its client has seen.
-    async fn refresh_own_list(&self, lease: &Lease, connection: &Arc<Connection>, list: List) -> bool {
+    async fn refresh_own_list(&self, lease: &Arc<Lease>, connection: &Arc<Connection>, list: List) -> bool {
         let Ok(listed) = lists::read_all_pages(connection, list).await else { return false };
         let shared = self.state().list(list).cloned();
         let is_same =
@@ -187,9 +187,11 @@ impl Leg {
         // A list equal to the shared one is announced by the catalog.
         let differs = if own.is_some() { !is_same(own) } else { !is_shared };
         let before = std::mem::replace(own, (!is_shared).then(|| Arc::new(listed)));
-        if before.is_some() || own.is_some() {
+        let has_changed = before.is_some() || own.is_some();
+        drop(replay_state);
+        if has_changed {
             lease.list_epoch.fetch_add(1, Ordering::AcqRel);
-            self.leases.has_own_lists.store(true, Ordering::Release);
+            self.leases.note_own_lists(lease);
         }
         differs
     }

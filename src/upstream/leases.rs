@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -34,21 +35,18 @@ use foldhash::HashMap;
 pub(super) struct Leases {
     leases: Mutex<HashMap<LeaseKey, Vec<Arc<Lease>>>>,
     permits: Arc<Semaphore>,
-    /// Some lease has had lists of its own. Until then no client's lease is looked for when a call needs a view.
-    pub(super) has_own_lists: AtomicBool,
+    /// The main leases that have had lists of their own. Every call that needs a view looks into it, so without a lock.
+    with_own_lists: ArcSwap<HashMap<LeaseKey, Arc<Lease>>>,
     /// The listeners of callers without a session.
     hubs: Mutex<HashMap<LeaseKey, Weak<CallerHub>>>,
 }
 
-/// The lists that a client's lease announced as its own.
+/// That a client's lease announced lists as its own.
 #[derive(Debug)]
 pub struct OwnLists {
     /// Changes whenever the lists do.
     pub epoch: u64,
-    /// The lists that differ from the shared catalog, indexed by [`List`].
-    pub lists: [Option<Arc<CatalogList>>; List::ALL.len()],
-    /// The caller, if it has no session.
-    pub hub: Option<Arc<CallerHub>>,
+    lease: Arc<Lease>,
 }
 
 /// Queue bound for notifications and server requests on one lease.
@@ -65,7 +63,7 @@ impl Leases {
         Self {
             leases: Mutex::default(),
             permits: Arc::new(Semaphore::new(max_leases)),
-            has_own_lists: AtomicBool::new(false),
+            with_own_lists: ArcSwap::default(),
             hubs: Mutex::default(),
         }
     }
@@ -91,7 +89,7 @@ impl Leases {
         };
         let age = |lease: &&Arc<Lease>| (matches!(lease.key, LeaseKey::Session(_)), lease.lock().last_used);
         let Some(lease) = all.values().flatten().filter(is_idle).min_by_key(age).cloned() else { return false };
-        remove_from(&mut all, &lease);
+        self.remove_from(&mut all, &lease);
         lease.evicted.cancel();
         true
     }
@@ -132,17 +130,55 @@ impl Leases {
         if !force && lease.calls_in_flight.load(Ordering::Acquire) > 0 {
             return false;
         }
-        remove_from(&mut all, lease);
+        self.remove_from(&mut all, lease);
         true
+    }
+
+    fn remove_from(&self, all: &mut HashMap<LeaseKey, Vec<Arc<Lease>>>, lease: &Arc<Lease>) {
+        if let Some(key_leases) = all.get_mut(&lease.key) {
+            key_leases.retain(|other| !Arc::ptr_eq(other, lease));
+            if key_leases.is_empty() {
+                all.remove(&lease.key);
+            }
+        }
+        self.change_own_lists(lease, false);
+    }
+
+    /// Notes that a lease has lists of its own, unless it was removed meanwhile.
+    pub(super) fn note_own_lists(&self, lease: &Arc<Lease>) {
+        let all = self.lock();
+        let is_same = |other: &Arc<Lease>| Arc::ptr_eq(other, lease);
+        if lease.is_main() && all.get(&lease.key).is_some_and(|leases| leases.iter().any(is_same)) {
+            self.change_own_lists(lease, true);
+        }
+    }
+
+    /// Adds a lease to those with lists of their own, or removes it. The caller holds the lock of all leases.
+    fn change_own_lists(&self, lease: &Arc<Lease>, has_own_lists: bool) {
+        let known = self.with_own_lists.load();
+        if known.get(&lease.key).is_some_and(|other| Arc::ptr_eq(other, lease)) == has_own_lists {
+            return;
+        }
+        let mut changed = HashMap::clone(&known);
+        match has_own_lists {
+            true => drop(changed.insert(lease.key.clone(), Arc::clone(lease))),
+            false => drop(changed.remove(&lease.key)),
+        }
+        self.with_own_lists.store(Arc::new(changed));
     }
 }
 
-fn remove_from(all: &mut HashMap<LeaseKey, Vec<Arc<Lease>>>, lease: &Arc<Lease>) {
-    if let Some(key_leases) = all.get_mut(&lease.key) {
-        key_leases.retain(|other| !Arc::ptr_eq(other, lease));
-        if key_leases.is_empty() {
-            all.remove(&lease.key);
-        }
+// === impl OwnLists ===
+
+impl OwnLists {
+    /// The lists that differ from the shared catalog, indexed by [`List`].
+    pub fn lists(&self) -> [Option<Arc<CatalogList>>; List::ALL.len()] {
+        self.lease.lock().own_lists.clone()
+    }
+
+    /// The caller, if it has no session.
+    pub fn hub(&self) -> Option<&Arc<CallerHub>> {
+        self.lease.hub.as_ref()
     }
 }
 
@@ -307,7 +343,7 @@ impl Leg {
     fn give_up_unopened(&self, lease: &Arc<Lease>) {
         let mut all = self.leases.lock();
         if lease.calls_in_flight.load(Ordering::Acquire) == 1 && !lease.has_followers() {
-            remove_from(&mut all, lease);
+            self.leases.remove_from(&mut all, lease);
             lease.evicted.cancel();
         }
     }
@@ -360,7 +396,7 @@ impl Leg {
 
     /// Whether some client's lease has had lists of its own.
     pub fn has_own_lists(&self) -> bool {
-        self.leases.has_own_lists.load(Ordering::Acquire)
+        !self.leases.with_own_lists.load().is_empty()
     }
 
     /// Lists that the client of a call has of its own.
@@ -371,15 +407,12 @@ impl Leg {
     /// Whether a session has lists of its own.
     pub fn session_has_own_lists(&self, session: u128) -> bool {
         let own = || self.own_lists_of(&LeaseKey::Session(session));
-        self.has_own_lists() && own().is_some_and(|own| own.lists.iter().any(Option::is_some))
+        self.has_own_lists() && own().is_some_and(|own| own.lists().iter().any(Option::is_some))
     }
 
     fn own_lists_of(&self, key: &LeaseKey) -> Option<OwnLists> {
-        let lease = self.leases.main(key)?;
-        match lease.list_epoch.load(Ordering::Acquire) {
-            0 => None,
-            epoch => Some(OwnLists { epoch, lists: lease.lock().own_lists.clone(), hub: lease.hub.clone() }),
-        }
+        let lease = self.leases.with_own_lists.load().get(key).cloned()?;
+        Some(OwnLists { epoch: lease.list_epoch.load(Ordering::Acquire), lease })
     }
 
     /// Forwards a notification of a client to its upstream session, without waiting for it.

@@ -72,6 +72,9 @@ async fn tools_added_in_one_upstream_session_are_listed_for_that_session_only() 
         ada.post(&calling(1, "a__do", json!({ "steps": [{ "grow": "more" }] }))).go().await.text().await;
         let notified = within_timeout("a list-changed notification", ada_events.message()).await.unwrap();
         assert_eq!(notified["method"], "notifications/tools/list_changed");
+        let has_own_lists =
+            || rialto.group().view(Revision::NEWEST).members.iter().any(|member| member.leg.has_own_lists());
+        assert!(has_own_lists());
         let common = ["a__echo", "a__do", "b__echo", "b__do"];
         let listed = ada.ask("tools/list", json!({})).await;
         let grown = ["a__echo", "a__do", "a__more", "b__echo", "b__do"];
@@ -106,6 +109,9 @@ async fn tools_added_in_one_upstream_session_are_listed_for_that_session_only() 
         bob.delete().go().await;
         let notified: Vec<Value> = bob_events.rest().await;
         assert_eq!(notified.len(), 1, "only the change of the shared catalog: {notified:?}");
+        // Whoever is left looks for no lease any more.
+        ada.delete().go().await;
+        until("no client has lists of its own", || !has_own_lists()).await;
     }
 }
 
