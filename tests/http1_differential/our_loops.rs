@@ -94,7 +94,7 @@ impl HttpService for RecordingService {
         *bodies != Bodies::Unread
     }
 
-    async fn respond<'r>(&'r self, _: Bodies, body: ReceivedBody) -> Response<Empty<Bytes>> {
+    async fn respond(&self, _: Bodies, body: ReceivedBody) -> Response<Empty<Bytes>> {
         // The connection reads ahead meanwhile.
         yield_once().await;
         let mut recorded = self.recorded();
