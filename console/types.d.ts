@@ -136,6 +136,7 @@ export interface components {
             lease_limit: number | null;
             calls_in_flight: number;
             connects: number;
+            failed_connects: number;
             groups: (string)[];
             figures: components['schemas']['ServerFigures'];
             login: {
@@ -193,6 +194,7 @@ export interface components {
             lease_limit: number | null;
             calls_in_flight: number;
             connects: number;
+            failed_connects: number;
             groups: (string)[];
             figures: components['schemas']['ServerFigures'];
             login: {
@@ -211,7 +213,6 @@ export interface components {
             capabilities: (string)[];
             instructions: string | null;
             attempts: (components['schemas']['ConnectAttempt'])[];
-            failed_connects: number;
             next_attempt: string | null;
             checks: (components['schemas']['ServerCheck'])[];
         };
@@ -224,6 +225,8 @@ export interface components {
                 group: string;
                 name: string;
             })[];
+            called: number | null;
+            changed: boolean;
         };
         LogLine: {
             at: string;
@@ -440,6 +443,8 @@ export interface components {
             url?: string;
             server?: string;
             command?: (string)[];
+            add?: string;
+            name?: string;
         };
         Probe: Record<string, any>;
         BridgeCell: {
@@ -498,6 +503,7 @@ export interface components {
             lines: string | null;
             text: string | null;
             difference: string;
+            commands: (string)[];
         };
         ConfigWrite: {
             text: string;

@@ -1,12 +1,11 @@
-// The file as it is served, with problems at their lines, the last reloads, and lines for a new server.
+// The file as it is served, with problems at their lines, what waits for a restart, and the last reloads.
 
-import { attempt, get, send, useLoaded } from '../api.js';
+import { get, useLoaded } from '../api.js';
 import { resynced, useLive } from '../live.js';
-import { Copy, CopyLine, Dot, Empty, ErrorStrip, Text, TextBlock } from '../parts/common.js';
-import { confirm } from '../parts/dialog.js';
-import { clock, counted } from '../pure/time.js';
-import { may, route, say, setQuery } from '../state.js';
-import { html, useEffect, useRef, useState } from '../ui.js';
+import { CopyLine, Dot, Empty, ErrorStrip, Text } from '../parts/common.js';
+import { clock } from '../pure/time.js';
+import { html } from '../ui.js';
+import { Add } from './config_add.js';
 
 /** @param {{ Page: any }} props */
 export function Config({ Page }) {
@@ -94,79 +93,3 @@ function changesOf({ added, changed, removed, problems }) {
         'nothing changed'
     );
 }
-
-/** The field of a panel has the focus when it is opened, and what opens it when it is closed. @param {boolean} isOpen */
-function usePanelFocus(isOpen) {
-    const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
-    const opener = useRef(/** @type {HTMLElement | null} */ (null));
-    const wasOpen = useRef(false);
-    useEffect(() => {
-        if (isOpen) field.current?.focus();
-        else if (wasOpen.current) opener.current?.focus();
-        wasOpen.current = isOpen;
-    }, [isOpen]);
-    return { field, opener };
-}
-
-/** @param {{ config: any, reload: () => void }} props Paste a URL, a command or an mcp.json; get the lines to add. */
-function Add({ config, reload }) {
-    const isOpen = route.value.query.get('add') === '1';
-    const [text, setText] = useState('');
-    const [checked, setChecked] = useState(/** @type {any} */ (null));
-    const { field, opener } = usePanelFocus(isOpen);
-    const check = async (/** @type {Event} */ event) => {
-        event.preventDefault();
-        setChecked(await attempt(() => send('POST', 'config/check', { add: text.trim() })));
-    };
-    const write = async () => {
-        if (
-            !(await confirm(
-                'Write the file?',
-                html`<${TextBlock} text=${checked.difference} label="Difference" class="text nowrap" />`,
-                'Write'
-            ))
-        )
-            return;
-        const done = await attempt(() =>
-            send('PUT', 'config', { text: checked.text }, { headers: { 'if-match': config.etag } })
-        );
-        if (done) say('Written');
-        reload();
-    };
-    if (!isOpen)
-        return html`<div><button type="button" class="btn" ref=${opener} onClick=${() => setQuery({ add: '1' })}>Add a server</button></div>`;
-    return html`<section class="panel" aria-labelledby="add"><header><h2 id="add">Add a server</h2><span class="gap"></span>
-        <button type="button" class="btn quiet" onClick=${() => setQuery({ add: null })}>Close</button></header><div class="body">
-        <form class="form" onSubmit=${check}><div class="field"><label for="add-text">An address, a command, or an mcp.json</label>
-        <textarea id="add-text" rows="3" ref=${field} spellcheck="false" placeholder="https://example.com/mcp" value=${text}
-        onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></div>
-        <div class="row"><button type="submit" class="btn primary" disabled=${!text.trim() || !may('act')}>Check</button></div></form>
-        <div aria-live="polite">${checked && html`<${Checked} checked=${checked} write=${config?.editable && may('edit') ? write : null} />`}</div>
-        </div></section>`;
-}
-
-/** @param {any} checked @returns {string} What a valid file would do. */
-function effectOf(checked) {
-    const parts = Object.entries({ adds: checked.added, changes: checked.changed }).filter(([, names]) => names.length);
-    const said = parts.map(([what, names]) => `${what} ${names.join(', ')}`).join('; ');
-    return checked.restart.length ? `${said} Needs a restart: ${checked.restart.join(', ')}.` : said;
-}
-
-/** @param {{ checked: any, write: (() => void) | null }} props */
-const Checked = ({ checked, write }) =>
-    html`<div class="body add-out">${
-        checked.valid
-            ? html`<p><span class="tag ok">valid</span> ${effectOf(checked)}</p>`
-            : html`<p><span class="tag bad">${counted(checked.problems.length, 'problem')}</span></p>
-        <ul>${checked.problems.map(
-            (
-                /** @type {any} */ one,
-                /** @type {number} */ index
-            ) => html`<li key=${index}>${one.line ? `${one.line}:${one.column} ` : ''}
-            <${Text} text=${one.message} most=${400} /> <span class="muted"><${Text} text=${one.hint ?? ''} most=${400} /></span></li>`
-        )}</ul>`
-    }${
-        checked.lines &&
-        html`<${TextBlock} text=${checked.lines} label="Lines to add" /><div class="row"><${Copy} text=${checked.lines} what="Lines" />
-    ${write && checked.text && html`<button type="button" class="btn primary" onClick=${write}>Write…</button>`}</div>`
-    }</div>`;

@@ -48,10 +48,11 @@ function Items({ name, kind, isDown }) {
         const title = isDown ? `Its ${kind} are not known while it is down` : `It has no ${kind}`;
         return html`<${Empty} level=${3} title=${title}><p>What the server lists appears here as soon as it is read.</p><//>`;
     }
-    const row = (/** @type {any} */ item) => itemRow(item, kind === 'tools' ? address(['try', name, item.name]) : null);
+    const isTool = kind === 'tools';
+    const row = (/** @type {any} */ item) => itemRow(item, isTool ? address(['try', name, item.name]) : null);
     return html`<div class="scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">Description</th>
-        <th scope="col">Takes</th><th scope="col">In groups</th></tr></thead>
-        <tbody>${items ? html`<${LongRows} items=${items} columns=${4} row=${row} />` : html`<${Bones} columns=${4} />`}</tbody></table></div>`;
+        <th scope="col">Takes</th>${isTool && html`<th scope="col" class="r">Called</th>`}<th scope="col">In groups</th></tr></thead>
+        <tbody>${items ? html`<${LongRows} items=${items} columns=${isTool ? 5 : 4} row=${row} />` : html`<${Bones} columns=${isTool ? 5 : 4} />`}</tbody></table></div>`;
 }
 
 /** @param {any} item @param {string | null} to Where it can be tried. */
@@ -61,13 +62,16 @@ function itemRow(item, to) {
     const takes = item.entry?.inputSchema ? outline(item.entry.inputSchema) : '';
     const name = html`<${Text} text=${item.name} most=${200} />`;
     return html`<tr key=${item.name}><td class="mono wrap">${to ? html`<a class="link" href=${to}>${name}</a>` : name}</td>
-        <td class="wrap"><${Text} text=${item.description ?? item.title ?? ''} most=${400} /></td>
+        <td class="wrap"><${Text} text=${item.description ?? item.title ?? ''} most=${400} />${item.changed && html`<${Changed} />`}</td>
         <td class="wrap mono"><${Text} text=${takes} most=${300} />${hint && html` <span class=${`tag ${hint[0]}`}>${hint[1]}</span>`}</td>
-        <td>${item.groups.map(
+        ${to && html`<td class="r">${item.called === null ? '–' : `${figure(item.called)}×`}</td>`}<td>${item.groups.map(
             (/** @type {any} */ { group }) =>
                 html`<a class="link" key=${group} href=${address(['groups', group])}>${group}</a> `
         )}</td></tr>`;
 }
+
+const Changed = () =>
+    html` <span class="tag warn" title="Its description is another one than when the gateway saw it first">changed</span>`;
 
 /** @param {{ server: Server }} props */
 function Connections({ server }) {

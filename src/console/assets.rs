@@ -44,6 +44,7 @@ const ASSETS: &[Asset] = assets! {
     "pages/call_tabs.js",
     "pages/cluster.js",
     "pages/config.js",
+    "pages/config_add.js",
     "pages/groups.js",
     "pages/overview.js",
     "pages/questions.js",

@@ -11,8 +11,9 @@ use super::Console;
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, entity_tag, rfc3339};
 use crate::admin::ReloadReport;
 use crate::config::{self, ConfigFormat, Diagnostic, LoadedConfig, Severity};
-use crate::policy::OperatorRight::{Act, Edit, Look};
+use crate::policy::OperatorRight::{self, Act, Edit, Look};
 use crate::redact::redact;
+use crate::upstream::UpstreamSpec;
 
 /// The text of the configuration file.
 #[derive(Debug)]
@@ -118,6 +119,13 @@ fn read(request: &AdminRequest) -> ApiResult {
     })
 }
 
+/// Those of the servers that are commands, which only some operators may run.
+fn commands(loaded: Option<&LoadedConfig>, names: &[String]) -> Vec<String> {
+    let servers = loaded.map(|loaded| loaded.config.app_settings().gateway.upstreams).unwrap_or_default();
+    let commands = servers.iter().filter(|server| server.is_child()).map(|server| server.name.to_string());
+    commands.filter(|name| names.contains(name)).collect()
+}
+
 /// What a reload did.
 pub(super) fn reload_json(reload: &ReloadReport) -> Value {
     let changes = &reload.changes;
@@ -197,9 +205,22 @@ fn check(request: &AdminRequest) -> ApiResult {
         "removed": missing(&old, &new),
         "restart": restart,
         "lines": lines,
+        "commands": commands(loaded.as_ref(), &missing(&new, &old)),
         "text": masked(&path, &text),
         "difference": difference(&masked(&path, current), &masked(&path, &text)),
     })))
+}
+
+/// A server that was pasted, as a file with its lines would have it. Only who may write the file has variables of the
+/// gateway's environment put in: they would go to whatever address was pasted.
+pub(super) fn pasted_server(added: &str, name: Option<&str>, right: OperatorRight) -> Result<UpstreamSpec, ApiError> {
+    let lines = server_lines(added, None)?;
+    let lookup = |variable: &str| if right >= Edit { config::environment(variable) } else { None };
+    let loaded = config::parse(&lines, Path::new(config::DEFAULT_CONFIG_FILE), ConfigFormat::Toml, &lookup);
+    let loaded = loaded.map_err(|diagnostics| unprocessable(&diagnostics))?;
+    let mut servers = loaded.config.app_settings().gateway.upstreams.into_iter();
+    let server = servers.find(|server| name.is_none_or(|name| *server.name == *name));
+    server.ok_or_else(|| ApiError::invalid("there is no such server in what was added"))
 }
 
 /// The lines of a server that was pasted: a URL, a command, or the `mcp.json` of another client.

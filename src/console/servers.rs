@@ -73,6 +73,7 @@ fn row(gateway: &Gateway, upstream: &Upstream, (samples, recorded): (&[CounterSa
         "lease_limit": spec.max_leases,
         "calls_in_flight": upstream.calls_in_flight(),
         "connects": state.health.connects,
+        "failed_connects": state.health.failed_connects,
         "groups": groups,
         "figures": figures::server_figures(samples, recorded, upstream.name()),
         // Logging in to servers is not there yet; its place is.
@@ -135,7 +136,6 @@ fn one(request: &AdminRequest) -> ApiResult {
     server["series"] = figures::series(&samples, Some(upstream.name()));
     server["found"] = server_checks::found_out(&state);
     server["attempts"] = server_checks::attempts(&state.health);
-    server["failed_connects"] = state.health.failed_connects.into();
     server["next_attempt"] = json!(state.health.next_attempt.map(rfc3339));
     server["checks"] = server_checks::checks(&upstream.spec().kind, &state.health);
     server["configuration"] = configuration(&request.console, upstream.name());
@@ -176,6 +176,7 @@ fn list(request: &AdminRequest) -> ApiResult {
         .iter()
         .map(|group| (group.name().to_string(), group.view(Revision::NEWEST).clone()))
         .collect();
+    let calls = inbound.gateway.metrics().operations().tool_calls(upstream.name());
     let item = |item: &Raw| {
         let own = text_member(item, kind.item_key())?;
         let shown = |(group, view): &(String, Arc<crate::gateway::View>)| {
@@ -191,6 +192,8 @@ fn list(request: &AdminRequest) -> ApiResult {
             "description": text_member(item, "description"),
             "entry": item.read::<Value>().unwrap_or_default(),
             "groups": views.iter().filter_map(shown).collect::<Vec<_>>(),
+            "called": if kind == List::Tools { calls.of(&own) } else { None },
+            "changed": upstream.first_descriptions().has_changed(kind, &own, item),
         }))
     };
     let items = state.list(kind).map(|listed| listed.items.iter().filter_map(item).collect()).unwrap_or_default();

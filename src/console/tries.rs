@@ -14,6 +14,7 @@ use tokio::sync::{OnceCell, oneshot};
 use tokio::task::AbortHandle;
 
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
+use super::config_file::pasted_server;
 use super::groups::parse_revision;
 use super::{Console, Topic, groups, servers};
 use crate::call::REQUEST_ID;
@@ -109,6 +110,10 @@ struct ProbeBody {
     url: Option<String>,
     server: Option<String>,
     command: Option<Vec<String>>,
+    /// A URL, a command or an `mcp.json`, as for a new server of the file.
+    add: Option<String>,
+    /// Which server of it.
+    name: Option<String>,
 }
 
 /// Calls that are remembered; the oldest that have ended are forgotten first.
@@ -433,35 +438,51 @@ fn cancel(request: &AdminRequest) -> ApiResult {
     Ok(ApiAnswer::empty())
 }
 
+/// A command only for those who may edit.
+fn may_run(request: &AdminRequest, target: Target) -> Result<Target, ApiError> {
+    if matches!(target, Target::Command(_)) && request.operator.may < OperatorRight::Edit {
+        let message = "running a command needs the right to edit";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "not_allowed", message));
+    }
+    Ok(target)
+}
+
 /// Probes a server as `rialto probe` does.
 async fn probe(request: AdminRequest) -> ApiResult {
     let body: ProbeBody = request.json()?;
     let invalid = |error: Error| ApiError::invalid(error.to_string());
-    let target = match (&body.url, &body.server, &body.command) {
-        (Some(url), None, None) => Target::url(url).map_err(invalid)?,
-        (None, Some(server), None) => server_target(&request.console, server)?,
-        (None, None, Some(command)) => {
-            if request.operator.may < OperatorRight::Edit {
-                let message = "running a command needs the right to edit";
-                return Err(ApiError::new(StatusCode::FORBIDDEN, "not_allowed", message));
-            }
+    let mut settings = ConnectionSettings::default();
+    let target = match (&body.url, &body.server, &body.command, &body.add) {
+        (Some(url), None, None, None) => Target::url(url).map_err(invalid)?,
+        (None, Some(server), None, None) => server_target(&request.console, server)?,
+        (None, None, Some(command), None) => {
             let (program, arguments) =
                 command.split_first().ok_or_else(|| ApiError::invalid("the command is empty"))?;
-            Target::command(program, arguments)
+            may_run(&request, Target::command(program, arguments))?
         }
-        _ => return Err(ApiError::invalid("give one of url, server and command")),
+        (None, None, None, Some(added)) => {
+            let spec = pasted_server(added, body.name.as_deref(), request.operator.may)?;
+            let SpecKind::Target(target) = spec.kind else {
+                return Err(ApiError::invalid("only a server of MCP can be probed"));
+            };
+            settings = spec.settings;
+            may_run(&request, target)?
+        }
+        _ => return Err(ApiError::invalid("give one of url, server, command and add")),
     };
+    let (settings, pinned) = (&settings, settings.revision);
     let connect = |target: Target, revision: Option<Revision>| async move {
-        let settings = ConnectionSettings { revision, ..ConnectionSettings::default() };
+        let settings = ConnectionSettings { revision, ..settings.clone() };
         Client::connect(&target, ClientOptions { settings, ..ClientOptions::default() }).await
     };
     let probed = tokio::time::timeout(PROBE_TIME, async {
-        let client = connect(target.clone(), None).await?;
+        let client = connect(target.clone(), pinned).await?;
         let mut other_target = target.clone();
         if let Target::Url(address) = &mut other_target {
             address.transport = Some(HttpTransport::Streamable);
         }
         let other = match client.revision().opens_with_handshake() {
+            _ if pinned.is_some() => None,
             true => None,
             false => connect(other_target, Some(Revision::NEWEST_HANDSHAKE)).await.ok(),
         };

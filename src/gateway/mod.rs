@@ -362,7 +362,7 @@ impl Gateway {
     pub fn reconnect(&self, name: &str) -> bool {
         let mut upstreams = self.lock();
         let Some(place) = upstreams.iter_mut().find(|upstream| **upstream.name() == *name) else { return false };
-        let anew = Upstream::start(place.spec().clone());
+        let anew = place.restart();
         let name = Arc::clone(anew.name());
         let before = std::mem::replace(place, anew);
         for group in self.groups.load().values() {

@@ -221,6 +221,13 @@ impl<L: SeriesLabels> SeriesMap<L, Histogram> {
         self.with(labels, || Histogram::new(bounds), |histogram| histogram.observe(duration));
     }
 
+    /// How many durations were added, by labels, and whether all labels have a series of their own.
+    pub(super) fn observations(&self) -> (Vec<(L, u64)>, bool) {
+        let known = self.series.load();
+        let count = |histogram: &Histogram| histogram.read().buckets.iter().sum();
+        (known.iter().map(|(labels, histogram)| (labels.clone(), count(histogram))).collect(), known.len() < MAX_SERIES)
+    }
+
     pub(super) fn histograms(&self, pairs: impl Fn(&L) -> MetricLabels) -> Vec<MetricPoint> {
         self.points(pairs, |histogram| PointValue::Histogram(histogram.read()))
     }

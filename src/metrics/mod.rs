@@ -20,7 +20,7 @@ use loop_lag::WorkerLabel;
 pub use loop_lag::measure_loop_lag;
 pub use operations::{
     LabelName, NetworkTransport, OperationError, OperationLabels, OperationMetrics, OperationSide, OperationTarget,
-    SessionLabels, record_client_session,
+    SessionLabels, ToolCalls, record_client_session,
 };
 pub use text::TextFormat;
 

@@ -106,6 +106,14 @@ pub enum NetworkTransport {
     Pipe,
 }
 
+/// Calls of the tools of one server since the start.
+#[derive(Debug)]
+pub struct ToolCalls {
+    calls: HashMap<String, u64>,
+    /// Whether every tool that was called has a count of its own.
+    is_whole: bool,
+}
+
 /// A label value by its number in a bounded table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LabelName(u16);
@@ -226,6 +234,20 @@ impl OperationMetrics {
         series.observe(labels, &DURATION_BOUNDS, duration);
     }
 
+    /// Calls of the tools of a server, by the server's own names.
+    pub fn tool_calls(&self, upstream: &str) -> ToolCalls {
+        let (series, has_all_series) = self.client.observations();
+        let mut calls = HashMap::new();
+        for (labels, count) in series {
+            if let Some(OperationTarget::Tool(tool)) = labels.target
+                && self.places.name(labels.place) == upstream
+            {
+                *calls.entry(self.targets.name(tool)).or_default() += count;
+            }
+        }
+        ToolCalls { calls, is_whole: has_all_series && self.targets.has_room() }
+    }
+
     /// Adds a session of a client that ended.
     pub fn record_session(&self, labels: &SessionLabels, duration: Duration) {
         self.sessions.observe(labels, &DURATION_BOUNDS, duration);
@@ -331,7 +353,18 @@ impl SeriesLabels for UpstreamSessionLabels {
     }
 }
 
+impl ToolCalls {
+    /// How often a tool was called; `None` where it may have been counted together with others.
+    pub fn of(&self, tool: &str) -> Option<u64> {
+        self.calls.get(tool).copied().or_else(|| self.is_whole.then_some(0))
+    }
+}
+
 impl LabelNames {
+    fn has_room(&self) -> bool {
+        self.known.load().names.len() < self.limit
+    }
+
     fn new(limit: usize) -> Self {
         Self { known: ArcSwap::default(), limit, adding: Mutex::new(()) }
     }

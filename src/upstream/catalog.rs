@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::descriptions::FirstDescriptions;
 use super::health::{Health, HealthPhase};
 use super::lists::{self, CatalogList, List};
 use super::spec::UpstreamSpec;
@@ -31,6 +32,7 @@ use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Raw
 pub(super) struct Catalog {
     pub(super) spec: UpstreamSpec,
     pub(super) shared: Arc<CatalogShared>,
+    pub(super) descriptions: Arc<FirstDescriptions>,
     pub(super) connections: watch::Receiver<Option<Arc<Connection>>>,
     pub(super) health: watch::Receiver<Health>,
     pub(super) unsolicited: mpsc::Receiver<Unsolicited>,
@@ -357,6 +359,9 @@ impl Catalog {
             && known.confirm(listed)
         {
             return;
+        }
+        if let Ok(listed) = read {
+            self.descriptions.note(list, listed);
         }
         self.shared.modify(|state| match read {
             Ok(listed) => {

@@ -21,6 +21,7 @@ use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
 use crate::protocol::{ErrorObject, Raw};
 
 use super::catalog::Catalog;
+use super::descriptions::FirstDescriptions;
 use super::lease_guard::{InFlightGuard, LeaseGuard};
 use super::leases::Leases;
 use super::revision_counts::RevisionCounts;
@@ -69,9 +70,9 @@ const CONNECTION_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Leg {
     /// Starts the tasks of the leg that probing finds; returns before it is connected.
-    pub(super) fn start(spec: UpstreamSpec, counts: CallCounts) -> Arc<Self> {
+    pub(super) fn start(spec: UpstreamSpec, counts: CallCounts, descriptions: Arc<FirstDescriptions>) -> Arc<Self> {
         let settings = ConnectionSettings { prefers_handshake: spec.leg_rule.opens_with_handshake(), ..spec.settings };
-        Self::start_with(spec, settings, counts)
+        Self::start_with(spec, settings, counts, descriptions)
     }
 
     /// Starts the tasks of the handshake leg.
@@ -81,10 +82,16 @@ impl Leg {
             address.transport = Some(HttpTransport::Streamable);
         }
         let settings = ConnectionSettings { revision: Some(Revision::NEWEST_HANDSHAKE), ..spec.settings };
-        Self::start_with(spec, settings, counts)
+        // The lists of this leg may differ from those of the other.
+        Self::start_with(spec, settings, counts, Arc::default())
     }
 
-    fn start_with(spec: UpstreamSpec, settings: ConnectionSettings, counts: CallCounts) -> Arc<Self> {
+    fn start_with(
+        spec: UpstreamSpec,
+        settings: ConnectionSettings,
+        counts: CallCounts,
+        descriptions: Arc<FirstDescriptions>,
+    ) -> Arc<Self> {
         let opening_revision = settings.revision;
         let info = json!({ "name": "rialto", "title": "Rialto", "version": env!("CARGO_PKG_VERSION") });
         let identity = ClientIdentity { capabilities: Raw::empty(), info: Raw::of(&info) };
@@ -121,6 +128,7 @@ impl Leg {
                 let catalog = Catalog {
                     spec: spec.clone(),
                     shared: Arc::clone(&shared),
+                    descriptions,
                     connections: supervisor.watch_connection(),
                     health: supervisor.watch_health(),
                     unsolicited: unsolicited_receiver,

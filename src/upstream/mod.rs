@@ -8,6 +8,7 @@
 mod caller_hub;
 mod caller_lease;
 mod catalog;
+mod descriptions;
 mod health;
 mod lease;
 mod lease_guard;
@@ -38,6 +39,7 @@ use legs::{HandshakeLeg, HandshakeLegTask};
 
 pub use caller_hub::{CallerHub, HubListener};
 pub use caller_lease::{CallerSubscription, SUBSCRIBE_TIMEOUT};
+pub use descriptions::FirstDescriptions;
 pub use health::{ConnectAttempt, Health, HealthPhase};
 pub use lease_guard::LeaseGuard;
 pub use lease_key::{AcceptedRequests, SERVER_REQUEST_CAPABILITIES, without_server_requests};
@@ -61,6 +63,7 @@ pub struct Upstream {
     /// Whether a client has asked for the handshake leg.
     handshake_wanted: watch::Sender<bool>,
     counts: CallCounts,
+    descriptions: Arc<FirstDescriptions>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -71,9 +74,19 @@ const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 impl Upstream {
     /// Starts the upstream's tasks; returns before it is connected.
     pub fn start(spec: UpstreamSpec) -> Arc<Self> {
+        Self::start_knowing(spec, Arc::default())
+    }
+
+    /// Starts the same server anew, which keeps what was seen of it first.
+    pub fn restart(&self) -> Arc<Self> {
+        Self::start_knowing(self.spec.clone(), Arc::clone(&self.descriptions))
+    }
+
+    fn start_knowing(spec: UpstreamSpec, descriptions: Arc<FirstDescriptions>) -> Arc<Self> {
         let counts = CallCounts::default();
         let upstream = Arc::new(Self {
-            probed: Leg::start(spec.clone(), counts.clone()),
+            probed: Leg::start(spec.clone(), counts.clone(), Arc::clone(&descriptions)),
+            descriptions,
             handshake: watch::Sender::new(HandshakeLeg::Unasked),
             handshake_wanted: watch::Sender::new(false),
             counts,
@@ -100,6 +113,11 @@ impl Upstream {
     /// Catalog of the leg that probing found: health, server info and lists.
     pub fn state(&self) -> Arc<CatalogState> {
         self.probed.state()
+    }
+
+    /// The descriptions that its lists had first.
+    pub fn first_descriptions(&self) -> &FirstDescriptions {
+        &self.descriptions
     }
 
     /// The legs that are open now, that found by probing first.

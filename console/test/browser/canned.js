@@ -39,6 +39,7 @@ const servers = Object.keys(rev).map((name, i) => ({
     lease_limit: 256,
     calls_in_flight: i,
     connects: 2,
+    failed_connects: name === 'search' ? 7 : 0,
     groups: ['default', 'support'],
     figures: {
         calls: 1000 - i * 100,
@@ -561,7 +562,9 @@ export function answer(path) {
                           title: null,
                           description: `Does ${name}. <script>alert(1)</script>`,
                           entry: { name, inputSchema: schema, annotations: { readOnlyHint: true } },
-                          groups: [{ group: 'support', name: `tickets__${name}` }]
+                          groups: [{ group: 'support', name: `tickets__${name}` }],
+                          called: name === 'close_ticket' ? 41 : 0,
+                          changed: name === 'open_ticket'
                       }))
                     : [],
             next: null
@@ -590,7 +593,6 @@ export function answer(path) {
                 { at: iso(4e3), ok: false, reason: 'https://search.example/mcp cannot be reached: connection refused' },
                 { at: iso(2e5), ok: true, reason: null }
             ],
-            failed_connects: 1,
             next_attempt: iso(-12e3),
             checks: [
                 { ok: true, what: 'the name search.example has an address', detail: null, hint: null },

@@ -252,6 +252,55 @@ test('settings that wait for a restart are named', async () => {
     await page.context().close();
 });
 
+test('a command is run by a click only, and its lines are shown afterwards', async () => {
+    const page = await open();
+    const me = { ...api.me, may: 'edit', rights: ['look', 'bodies', 'act', 'edit'] };
+    const checked = {
+        valid: true,
+        problems: [],
+        settings: [],
+        added: ['files'],
+        changed: [],
+        removed: [],
+        restart: [],
+        lines: '[servers.files]\ncommand = "npx"\n',
+        commands: ['files'],
+        text: '',
+        difference: ''
+    };
+    const failed = { error: { code: 'unreachable', message: 'npx could not be started', hint: '' } };
+    const asked = [];
+    await answerWith(page, path => {
+        asked.push(path);
+        if (path === 'me') return { status: 200, body: me };
+        if (path === 'config/check') return { status: 200, body: checked };
+        return path === 'probe' ? { status: 422, body: failed } : answer(path);
+    });
+    await visit(page, '/config?add=1');
+    for (const button of ['Run files once', 'Skip']) {
+        await page.getByLabel(/^An address/u).fill(`npx files ${button}`);
+        await page.getByRole('button', { name: 'Check' }).click();
+        await page.getByRole('button', { name: 'Run files once' }).waitFor();
+        assert.equal(await page.getByLabel('Lines to add').count(), 0, 'no lines before the probe');
+        await page.getByRole('button', { name: button }).click();
+        await page.getByLabel('Lines to add').waitFor();
+        assert.equal(asked.filter(path => path === 'probe').length, 1, 'skipped is not asked');
+        if (button !== 'Skip') await page.getByText('npx could not be started').waitFor();
+        await checkAxe(page, `a command, ${button}`);
+    }
+    await page.context().close();
+});
+
+test('a tool shows how often it was called, and that its description changed', async () => {
+    const page = await open();
+    await answerWith(page);
+    await visit(page, '/servers/tickets');
+    await page.locator('tbody tr', { hasText: 'close_ticket' }).locator('td', { hasText: /^41×$/u }).waitFor();
+    await page.locator('tbody tr', { hasText: 'open_ticket' }).locator('.tag', { hasText: 'changed' }).waitFor();
+    assert.equal(await page.locator('tbody .tag', { hasText: 'changed' }).count(), 1);
+    await page.context().close();
+});
+
 test('ten thousand rows, a thousand tools and a hundred servers', async () => {
     const page = await open();
     const servers = Array.from({ length: 100 }, (_, n) => ({ ...api.servers.items[0], name: `server${n}` }));

@@ -108,7 +108,9 @@ test('a link to a call opens it in a new tab; one that is gone says so', async (
 test('servers: lists, standard error, and why one is down', async () => {
     const page = await open();
     let main = await shown(page, '/servers/tickets');
-    await main.locator('tbody tr', { hasText: 'close_ticket' }).locator('.tag', { hasText: 'destructive' }).waitFor();
+    const tool = main.locator('tbody tr', { hasText: 'close_ticket' });
+    await tool.locator('.tag', { hasText: 'destructive' }).waitFor();
+    await tool.locator('td', { hasText: /^[1-9][0-9]*×$/u }).waitFor();
     await page.getByRole('tab', { name: 'Standard error' }).click();
     await main.locator('pre', { hasText: 'tickets-mcp listens' }).waitFor();
     await page.getByRole('tab', { name: 'Configuration' }).click();
@@ -213,10 +215,26 @@ test('the configuration: the file without its secrets, and lines for a new serve
     const main = await shown(page, '/config?add=1');
     await main.locator('.code', { hasText: '[servers.tickets]' }).waitFor();
     assert.ok(!(await main.textContent()).includes('token-of-eve'), 'no secret is shown');
-    await page.getByLabel(/^An address/u).fill('https://example.com/mcp');
-    await page.getByRole('button', { name: 'Check' }).click();
-    await main.locator('.tag', { hasText: /^valid$/u }).waitFor();
-    await main.locator('pre', { hasText: 'url = "https://example.com/mcp"' }).waitFor();
+    const add = async (/** @type {string} */ text) => {
+        await page.getByLabel(/^An address/u).fill(text);
+        await page.getByRole('button', { name: 'Check' }).click();
+        await main.locator('.tag', { hasText: /^valid$/u }).waitFor();
+    };
+    const lines = (/** @type {string} */ text) => main.locator('pre', { hasText: text });
+    const address = new URL('/mcp', page_url).href;
+    await add(address);
+    await main.locator('.add-out li', { hasText: /is rialto .*streamable-http, 2026-07-28, because/u }).waitFor();
+    await lines(`url = "${address}"`).waitFor();
+    await add('http://127.0.0.1:1/mcp');
+    await main
+        .locator('.add-out li.bad', { hasText: /did not answer as a server of MCP.*cannot be reached/u })
+        .waitFor();
+    await lines('url = "http://127.0.0.1:1/mcp"').waitFor();
+    await add('npx -y @acme/files');
+    await main
+        .locator('.add-out li', { hasText: 'was not probed: running a command needs the right to edit' })
+        .waitFor();
+    await lines('command = "npx"').waitFor();
     assert.equal(await page.getByRole('button', { name: 'Write…' }).count(), 0, 'the key may act, not edit');
     await page.context().close();
 });
