@@ -532,6 +532,15 @@ export interface components {
             relaying: number | null;
             adopted: number | null;
             since: string | null;
+            relays: ({
+                to: string;
+                requests: number;
+            })[];
+            takeovers: ({
+                at: string;
+                session: string;
+                from: string | null;
+            })[];
         };
         Reconnecting: {
             server: string;

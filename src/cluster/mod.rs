@@ -7,6 +7,7 @@
 
 mod affinity;
 mod dedup;
+mod history;
 mod mailbox;
 mod membership;
 mod message;
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use history::Takeover;
 pub use membership::IncarnationObserver;
 pub use message::RelayedRequest;
 pub use relay_client::{RelayOutcome, RelayedBody};
@@ -34,6 +36,7 @@ use crate::store::traits::NodeStatus;
 use crate::store::{ClusterStore, NodeId, StoreError};
 use affinity::AffinityEntry;
 use dedup::RecentRequests;
+use history::PeerHistory;
 use relay_client::PendingRelay;
 use relay_server::ActiveRelay;
 
@@ -75,6 +78,7 @@ pub struct Cluster {
     handler: HandlerCell,
     relayed_requests: AtomicU64,
     takeovers: AtomicU64,
+    history: PeerHistory,
     /// The node has left the cluster for good; heartbeats stop.
     has_left: AtomicBool,
     sealing_key: Option<String>,
@@ -129,6 +133,7 @@ impl Cluster {
             handler: HandlerCell(OnceLock::new()),
             relayed_requests: AtomicU64::new(0),
             takeovers: AtomicU64::new(0),
+            history: PeerHistory::default(),
             has_left: AtomicBool::new(false),
             sealing_key,
         })
@@ -225,9 +230,25 @@ impl Cluster {
         self.relayed_requests.load(Ordering::Relaxed)
     }
 
-    /// Counts a session takeover.
-    pub fn count_takeover(&self) {
+    /// Records a session takeover.
+    pub fn record_takeover(&self, takeover: Takeover) {
         self.takeovers.fetch_add(1, Ordering::Relaxed);
+        self.history.note_takeover(takeover);
+    }
+
+    /// The last takeovers by this node, newest first.
+    pub fn recent_takeovers(&self) -> Vec<Takeover> {
+        self.history.takeovers()
+    }
+
+    /// Records that a request of a client was relayed; requests of operators are not counted.
+    pub fn record_client_relay(&self, to: &NodeId) {
+        self.history.note_relay(to);
+    }
+
+    /// Requests of clients that were relayed since the start, by the name of the node.
+    pub fn client_relays(&self) -> Vec<(String, u64)> {
+        self.history.relayed()
     }
 
     /// Number of sessions taken over from other nodes.

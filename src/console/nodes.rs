@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, JSON, rfc3339};
 use super::{API_PREFIX, Console};
-use crate::cluster::{Cluster, RelayOutcome, RelayedBody, RelayedRequest};
+use crate::cluster::{Cluster, RelayOutcome, RelayedBody, RelayedRequest, Takeover};
 use crate::identity::{Credential, Identity};
 use crate::inbound::{Inbound, ResponseContent};
 use crate::policy::Operator;
@@ -68,6 +68,8 @@ pub(super) struct NodeRequest {
 const MEDIA_TYPES: [&str; 3] = [JSON, "application/octet-stream", "text/plain; charset=utf-8"];
 /// The route of the event stream.
 pub(super) const LIVE: &str = "live";
+/// Asks a node for its own row alone.
+const OWN_ONLY: &str = "own";
 /// Names every node.
 pub(super) const ALL_NODES: &str = "all";
 /// How long another node may take to answer.
@@ -101,7 +103,7 @@ async fn nodes(request: AdminRequest) -> ApiResult {
         "address": cluster.store().location(), "connected": cluster.holds_lease(),
         "full": cluster.store().is_full(), "latency_us": latency,
     });
-    if request.is_relayed {
+    if request.query(OWN_ONLY).is_some() {
         return Ok(ApiAnswer::json(&json!({ "items": [own], "next": null, "store": store })));
     }
     let mut items = vec![own];
@@ -112,11 +114,13 @@ async fn nodes(request: AdminRequest) -> ApiResult {
     let asked = NodeRequest {
         verb: Verb::GET,
         path: "nodes".to_owned(),
-        query: Vec::new(),
+        query: vec![(OWN_ONLY.to_owned(), "1".to_owned())],
         body: bytes::Bytes::new(),
         if_match: None,
     };
-    let answers = others.map(|node| ask(Arc::clone(&cluster), node, &request.operator, asked.clone()));
+    // What another node waits for has to fit into what is waited for it.
+    let limit = if request.is_relayed { NODE_TIME / 2 } else { NODE_TIME };
+    let answers = others.map(|node| ask_within(limit, Arc::clone(&cluster), node, &request.operator, asked.clone()));
     for (node, answer) in futures_util::future::join_all(answers).await {
         let name = node.name().to_string();
         let row = answer.ok().and_then(|answer| answer["items"].get(0).cloned());
@@ -155,13 +159,25 @@ fn own_row(console: &Console, inbound: &Inbound) -> Value {
     row["relayed"] = json!(cluster.map(Cluster::relayed_requests));
     row["relaying"] = json!(cluster.map(Cluster::active_relay_count));
     row["adopted"] = json!(cluster.map(Cluster::takeovers));
+    row["relays"] = cluster.map(Cluster::client_relays).unwrap_or_default().iter().map(relay_json).collect();
+    row["takeovers"] = cluster.map(Cluster::recent_takeovers).unwrap_or_default().iter().map(takeover_json).collect();
     row
+}
+
+fn relay_json((to, requests): &(String, u64)) -> Value {
+    json!({ "to": to, "requests": requests })
+}
+
+fn takeover_json(takeover: &Takeover) -> Value {
+    let from = takeover.from.as_ref().map(|node| node.name().to_string());
+    json!({ "at": rfc3339(takeover.at), "session": takeover.session.replace('#', "-"), "from": from })
 }
 
 pub(super) fn bare_row(name: &str, state: &str, since: Option<SystemTime>) -> Value {
     json!({
         "name": name, "own": false, "state": state, "lease_us": null, "version": null, "started": null,
         "sessions": null, "calls_in_flight": null, "relayed": null, "relaying": null, "adopted": null,
+        "relays": [], "takeovers": [],
         "since": since.map(rfc3339),
     })
 }
@@ -173,8 +189,18 @@ pub(super) async fn ask(
     operator: &Operator,
     request: NodeRequest,
 ) -> (NodeId, Result<Value, ApiError>) {
+    ask_within(NODE_TIME, cluster, node, operator, request).await
+}
+
+async fn ask_within(
+    limit: Duration,
+    cluster: Arc<Cluster>,
+    node: NodeId,
+    operator: &Operator,
+    request: NodeRequest,
+) -> (NodeId, Result<Value, ApiError>) {
     let relayed = relay(&cluster, &node, operator, request);
-    let answer = match tokio::time::timeout(NODE_TIME, relayed).await {
+    let answer = match tokio::time::timeout(limit, relayed).await {
         Err(_) => Err(silent(node.name())),
         Ok(answer) => answer.and_then(|answer| match answer.body {
             ResponseContent::Full(body) => serde_json::from_slice(&body).map_err(|_| silent(node.name())),

@@ -27,7 +27,7 @@ const NODES_TICKS: u64 = 5;
 /// Over which time the figures of the stream are.
 const FIGURES_RANGE: Duration = Duration::from_secs(60);
 /// Members that change all the time and are no news.
-const VOLATILE: [&str; 7] = ["figures", "idle_us", "expires", "asked", "until", "relayed", "calls_in_flight"];
+const VOLATILE: [&str; 8] = ["figures", "idle_us", "expires", "asked", "until", "relayed", "relays", "calls_in_flight"];
 
 /// Runs until the gateway ends.
 pub(super) async fn run(console: Weak<Console>) {

@@ -81,6 +81,9 @@ impl RequestContext<'_> {
         {
             access.note_relayed_to(owner.name());
         }
+        if !matches!(outcome, RelayOutcome::NotOwner) {
+            cluster.record_client_relay(owner);
+        }
         Ok(match outcome {
             RelayOutcome::Complete(status, headers, body) => {
                 if let Some(spans) = spans {

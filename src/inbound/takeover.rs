@@ -1,11 +1,12 @@
 //! Sessions that change their owner: adopting them from other nodes, ending orphaned ones, and handing over at shutdown.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::Inbound;
 use super::http::RequestContext;
 use super::respond::Rejection;
-use crate::cluster::{Cluster, IncarnationObserver};
+use crate::cluster::{Cluster, IncarnationObserver, Takeover};
 use crate::dialect::Revision;
 use crate::session::{Session, SessionId, SessionRecord, SessionTransport, Sessions};
 use crate::store::NodeId;
@@ -136,8 +137,9 @@ impl RequestContext<'_> {
                 return Err(refused.err().map_or(Rejection::StoreUnavailable, Rejection::QuotaReached));
             }
         };
-        cluster.count_takeover();
-        tracing::info!(session = %id.log_tag(), from = owner.map(|owner| owner.to_string()), "session adopted");
+        let from = owner.as_ref().map(ToString::to_string);
+        tracing::info!(session = %id.log_tag(), from, "session adopted");
+        cluster.record_takeover(Takeover { at: SystemTime::now(), session: id.log_tag().to_string(), from: owner });
         self.inbound.resubscribe(&session, &self.group, &self.caller);
         self.notify_changed_lists(&session);
         Ok(Some(session))

@@ -483,6 +483,8 @@ export const api = {
                 relayed: 10,
                 relaying: 1,
                 adopted: 2,
+                relays: [{ to: 'rialto-2', requests: 10 }],
+                takeovers: [{ at: iso(6e4), session: 'http-7f3ac2', from: 'rialto-3' }],
                 since: null
             },
             {
@@ -497,6 +499,8 @@ export const api = {
                 relayed: 10,
                 relaying: 1,
                 adopted: 2,
+                relays: [{ to: 'rialto-1', requests: 10 }],
+                takeovers: [{ at: iso(6e4), session: 'http-7f3ac2', from: 'rialto-3' }],
                 since: null
             },
             {
@@ -511,6 +515,8 @@ export const api = {
                 relayed: null,
                 relaying: null,
                 adopted: null,
+                relays: [],
+                takeovers: [],
                 since: iso(6e4)
             }
         ],

@@ -56,6 +56,23 @@ test('the cluster shows both nodes', async () => {
     await page.locator('nav', { hasText: 'of 2 nodes' }).waitFor();
 });
 
+test('the cluster shows who relays to whom, and is seen from each node', async () => {
+    const client = await clientAt('b', 'traveller', '2025-11-25');
+    client.url = URLS.a;
+    for (const text of ['one', 'two']) await client.call('getElement', { name: text });
+    const main = await shown('/cluster');
+    const row = main.getByRole('region', { name: 'Relayed requests' }).locator('tbody tr', { hasText: '→ b' });
+    await row.locator('td', { hasText: /^a$/u }).waitFor();
+    await row.locator('td', { hasText: /^[1-9][0-9]*$/u }).waitFor();
+    await main.getByRole('region', { name: 'Sessions taken over' }).getByText('None').waitFor();
+    await page.getByLabel('Nodes').selectOption('b');
+    await main.getByRole('region', { name: 'Node b' }).getByText('seen from here').waitFor();
+    await main.getByRole('region', { name: 'Node a' }).getByText('answers you').waitFor();
+    await page.getByLabel('Nodes').selectOption('a');
+    await main.getByRole('region', { name: 'Node a' }).getByText('this one').waitFor();
+    await fetch(URLS.b, { method: 'DELETE', headers: { 'mcp-session-id': client.session } });
+});
+
 test('calls of both nodes come in by the stream, and are opened with both wires', async () => {
     await shown('/traffic');
     await page.locator('.live', { hasText: 'Live' }).waitFor();

@@ -255,3 +255,34 @@ async fn a_call_that_the_owner_had_no_room_for_was_not_served_there() {
     let page = wait(&b, "calls", |page| page["items"][0]["done"] == true).await;
     assert_eq!(page["items"][0]["relayed_to"], Value::Null, "{page:#}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_and_takeovers_are_told_by_node_as_each_of_them_sees_it() {
+    let store: Arc<dyn ClusterStore> = MemoryStore::new();
+    let (mut a, b) = (node(&store, "a").await, node(&store, "b").await);
+    let session = a.open("2025-11-25").await;
+    let id = get(&a, "sessions").await["items"][0]["id"].clone();
+    for id in [2, 3] {
+        let (status, _) = session.at_node(&b).post(&request(id, "ping", json!({}))).json().await;
+        assert_eq!(status, 200);
+    }
+    let row = |nodes: &Value, name: &str| -> Value {
+        nodes["items"].as_array().unwrap().iter().find(|node| node["name"] == name).unwrap().clone()
+    };
+    let nodes = get(&a, "nodes").await;
+    assert_eq!(row(&nodes, "b")["relays"], json!([{ "to": "a", "requests": 2 }]), "{nodes:#}");
+    assert_eq!(row(&nodes, "a")["relays"], json!([]), "requests of operators are not counted: {nodes:#}");
+    let seen_from_b = get(&a, "nodes?node=b").await;
+    assert_eq!(row(&seen_from_b, "b")["state"], "here", "{seen_from_b:#}");
+    assert_eq!((&row(&seen_from_b, "a")["state"], &row(&seen_from_b, "a")["sessions"]), (&json!("alive"), &json!(1)));
+
+    let elsewhere = session.at_node(&b);
+    a.begin_stop();
+    assert!(a.stopped().await);
+    let (status, _) = elsewhere.post(&request(4, "ping", json!({}))).json().await;
+    assert_eq!(status, 200);
+    let nodes = get(&b, "nodes").await;
+    let takeovers = row(&nodes, "b")["takeovers"].clone();
+    assert_eq!(takeovers.as_array().unwrap().len(), 1, "{nodes:#}");
+    assert_eq!((&takeovers[0]["session"], takeovers[0]["at"].is_string()), (&id, true), "{takeovers}");
+}
