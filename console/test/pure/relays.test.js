@@ -11,6 +11,8 @@ const plain = {
     relayed_to: null,
     relayed: false,
     done: true,
+    outcome: 'ok',
+    error: null,
     took_us: 1000,
     time
 };
@@ -41,4 +43,46 @@ test('a client that gives two calls one request id loses neither of those that w
         joinRelayed([other, front, owner]).map(row => row.id),
         ['a.3', 'b.1']
     );
+});
+
+const lost = { ...front, outcome: 'failed', error: { code: null, status: 502, message: 'node lost' } };
+
+test('a call that failed on the way back is one that failed, whatever its owner says', () => {
+    const [row] = joinRelayed([{ ...owner, outcome: 'ok', error: null }, lost]);
+    assert.deepEqual([row.id, row.outcome, row.error], ['b.1', 'failed', lost.error]);
+    const [open] = joinRelayed([{ ...owner, done: false, outcome: null }, lost]);
+    assert.deepEqual([open.done, open.outcome], [true, 'failed']);
+    const own = { code: -32603, status: 200, message: 'the server answered with an error' };
+    const [both] = joinRelayed([{ ...owner, outcome: 'error', error: own }, lost]);
+    assert.deepEqual([both.outcome, both.error], ['error', own], 'the owner knows better why');
+});
+
+test('calls that share a request id are not put together', () => {
+    const [f2, o2] = [
+        { ...front, id: 'a.4', took_us: 9000 },
+        { ...owner, id: 'b.2' }
+    ];
+    const rows = [front, owner, f2, o2];
+    assert.deepEqual(joinRelayed(rows), rows);
+    assert.deepEqual(joinRelayed([front, owner, o2]), [front, owner, o2]);
+});
+
+test('a call of a session that moved is joined with the node that served it', () => {
+    const refused = { ...owner, outcome: 'refused', error: { code: null, status: 421, message: 'session moved' } };
+    const served = { ...owner, id: 'c.1', node: 'c' };
+    const moved = { ...front, relayed_to: 'c' };
+    const rows = joinRelayed([refused, served, moved]);
+    assert.deepEqual(
+        rows.map(row => [row.id, row.hop?.node]),
+        [['c.1', 'a']]
+    );
+    assert.deepEqual(joinRelayed([refused]), [refused], 'alone it is all that is known of the call');
+    const elsewhere = { ...owner, id: 'd.1', node: 'd' };
+    assert.deepEqual(joinRelayed([elsewhere, moved]), [elsewhere, moved], 'another node did not serve it');
+});
+
+test('rows that did not change stay the same objects', () => {
+    const [before] = joinRelayed([owner, front]);
+    assert.equal(joinRelayed([plain, owner, front])[1], before);
+    assert.notEqual(joinRelayed([owner, { ...front }])[0], before);
 });
