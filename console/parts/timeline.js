@@ -1,6 +1,6 @@
 // One call on an axis of time, in two lanes: the client's wire above, the server's below.
 
-import { duration } from '../pure/time.js';
+import { duration, waitingSpans } from '../pure/time.js';
 import { html } from '../ui.js';
 import { titleOf } from './wires.js';
 
@@ -18,7 +18,7 @@ export function Timeline({ call }) {
     ]).map(([wire, name]) => ({ wire, name, messages: call.messages.filter(message => message.wire === wire) }));
     const [above, below] = lanes.map(lane => Math.max(1, lane.messages.length) * ROW);
     const height = above + below + 62;
-    const waits = parkedSpans(call.messages);
+    const waits = waitingSpans(call);
     return html`<div class="lanes" id="call-panel" role="tabpanel" tabindex="0" aria-labelledby="tab-call-panel-timeline">
         <svg viewBox=${`0 0 960 ${height}`} role="img" aria-label=${`${call.messages.length} messages in ${duration(most)}`}>
         <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path class="hatch" d="M0 0V6" /></pattern></defs>
@@ -48,15 +48,4 @@ function bar(message, name, x, y) {
     const label = `${(message.wire === 'client') === (message.way === 'in') ? '→' : '←'} ${titleOf(message).slice(0, 40)} ${message.at_us ? `+${duration(message.at_us)}` : '0'}`;
     return html`<g key=${message.n}><rect class=${name} x=${at} y=${y} width="4" height="12" rx="1" />
         <text x=${isLate ? at - 6 : at + 9} y=${y + 10} text-anchor=${isLate ? 'end' : 'start'}>${label}</text></g>`;
-}
-
-/** @param {any[]} messages When a call was parked: from what the client got until it called again. */
-function parkedSpans(messages) {
-    const client = messages.filter(message => message.wire === 'client').sort((a, b) => a.at_us - b.at_us);
-    return client.flatMap((message, index) => {
-        const next = client[index + 1];
-        return message.way === 'out' && next?.way === 'in' && next.round > message.round
-            ? [{ from: message.at_us, to: next.at_us }]
-            : [];
-    });
 }

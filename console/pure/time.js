@@ -79,3 +79,27 @@ export function percent(part) {
 
 /** @param {number} count @param {string} one @param {string} [many] @returns {string} "1 call", "2 calls" */
 export const counted = (count, one, many = `${one}s`) => `${figure(count)} ${count === 1 ? one : many}`;
+
+/**
+ * When a call waited for its client, or a person at it: from what asked the client something until it answered, or until
+ * it called again where the call was parked. As the time by part counts it, open questions together are one wait.
+ * @param {{ messages: any[], took_us: number | null, done: boolean }} call @returns {{ from: number, to: number }[]}
+ */
+export function waitingSpans({ messages, took_us, done }) {
+    const client = messages.filter(message => message.wire === 'client').sort((a, b) => a.at_us - b.at_us);
+    const spans = [];
+    let [open, from] = [0, 0];
+    for (const [index, message] of client.entries()) {
+        const { way, kind, at_us } = message;
+        const next = client[index + 1];
+        const comesAgain = next ? next.way === 'in' && next.round > message.round : !done;
+        const isParked = way === 'out' && kind === 'response' && comesAgain;
+        const before = open;
+        if (isParked || (way === 'out' && kind === 'request')) open++;
+        else if (way === 'in') open = kind === 'request' ? 0 : kind === 'response' ? Math.max(0, open - 1) : open;
+        if (!before && open) from = at_us;
+        else if (before && !open) spans.push({ from, to: at_us });
+    }
+    if (open) spans.push({ from, to: Math.max(from, took_us ?? 0) });
+    return spans;
+}
