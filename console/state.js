@@ -74,6 +74,9 @@ export function address(parts, query = {}) {
     return `#/${parts.map(encodeURIComponent).join('/')}${search ? `?${search}` : ''}`;
 }
 
+/** @param {string} group @returns {string} Where clients call it. */
+export const groupUrl = group => new URL(group === 'default' ? 'mcp' : `mcp/${group}`, document.baseURI).href;
+
 /** @param {string} to */
 export function go(to) {
     location.hash = to;

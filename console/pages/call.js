@@ -8,7 +8,8 @@ import { Icon } from '../parts/icons.js';
 import { nodeOfCall } from '../parts/nodes.js';
 import { TimeParts } from '../parts/spark.js';
 import { transportName } from '../pure/revisions.js';
-import { address, copy, go, may, route, say } from '../state.js';
+import { commandOfCall } from '../pure/shell.js';
+import { address, copy, go, groupUrl, may, route, say } from '../state.js';
 import { html, useState } from '../ui.js';
 import { ExportDialog, ReplayDialog } from './call_dialogs.js';
 import { CallTabs } from './call_tabs.js';
@@ -28,7 +29,8 @@ export function CallView({ id, close, whole = false }) {
     const changed = (/** @type {any} */ row) => {
         if (row.id === id) loaded.reload();
     };
-    const q = whole ? `id:${id}` : (route.value.query.get('q') ?? '');
+    // Beside a table the stream has what the table asks for.
+    const q = whole ? `id:${id}` : '';
     useLive(['call'], { call: changed }, { q, node: nodeOfCall(id) });
     const call = /** @type {Call | null} */ (loaded.data);
     const chosen = route.value.query.get('tab') ?? 'wires';
@@ -137,13 +139,16 @@ function focusNext(selector, step) {
 
 /** @param {string} id @param {Call | null} call @param {() => void} close @param {boolean} whole */
 function useCallKeys(id, call, close, whole) {
-    const copyAs = (/** @type {string} */ as, /** @type {string} */ what) => async () => {
-        if (as === 'rialto call')
-            return copy(`rialto call --group ${call?.group ?? 'default'} ${call?.name ?? ''}`, what);
+    const copyAs = async (/** @type {string} */ as, /** @type {string} */ what) => {
         const response = await attempt(() =>
             request(`calls/${encodeURIComponent(id)}/export`, { query: { as, node: nodeOfCall(id) } })
         );
         return response && copy(await response.text(), what);
+    };
+    const copyCommand = () => {
+        const made = call && commandOfCall(groupUrl(call.group ?? 'default'), call);
+        if (!made) say('No rialto command makes this call');
+        else copy(made.command, made.isWhole ? 'Command' : 'Command without the values that are not shown here,');
     };
     useKeys(
         {
@@ -155,10 +160,10 @@ function useCallKeys(id, call, close, whole) {
             n: () => focusNext('.wires [data-change]', 1),
             p: () => focusNext('.wires [data-change]', -1),
             c: () => {
-                copyAs('curl', 'curl command')();
+                copyAs('curl', 'curl command');
             },
             'Shift+c': () => {
-                copyAs('rialto call', 'Command')();
+                copyCommand();
             },
             ...(whole ? { Escape: () => close() } : {})
         },

@@ -5,7 +5,7 @@ import { Json } from '../parts/wires.js';
 import { textAt } from '../pure/json.js';
 import { commandOf, curlOf } from '../pure/shell.js';
 import { duration } from '../pure/time.js';
-import { address } from '../state.js';
+import { address, groupUrl } from '../state.js';
 import { html, useState } from '../ui.js';
 import { CallView } from './call.js';
 import { TryResult } from './try_result.js';
@@ -30,7 +30,7 @@ export function TryOutcome({ state, place, isGroup, entry, text }) {
     const tabs = all
         .filter(([, , isThere]) => isThere)
         .map(([id, label]) => ({ id: String(id), label: String(label) }));
-    const url = new URL(place === 'default' ? 'mcp' : `mcp/${place}`, document.baseURI).href;
+    const url = groupUrl(place);
     const views = {
         result: () => html`<${TryResult} state=${state} />`,
         wires: () => html`<${CallView} id=${state.call} whole=${true} close=${() => setView('result')} />`,

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { fields, initial, outline, problems } from '../../pure/schema.js';
-import { commandOf, curlOf, quote } from '../../pure/shell.js';
+import { commandOf, commandOfCall, curlOf, quote } from '../../pure/shell.js';
 import { cut, visible } from '../../pure/text.js';
-import { bytes, counted, date, duration, exactClock, figure, percent, span } from '../../pure/time.js';
+import { bytes, counted, date, duration, exactClock, figure, percent, span, waitingSpans } from '../../pure/time.js';
 
 test('durations', () => {
     const cases = [
@@ -121,8 +121,46 @@ test('words of others are quoted for a shell', () => {
         "''"
     ]);
     assert.equal(
-        commandOf('http://x/mcp', "a'; rm", '{\n  "n": 1.0\n}'),
-        `rialto call http://x/mcp 'a'\\''; rm' '{ "n": 1.0 }'`
+        commandOf('http://x/mcp', "a'; rm", '{\n  "n": 1.0,\n  "who is": "it\'s \\u00e9",\n  "all": [\n1, {}]\n}'),
+        `rialto call http://x/mcp 'a'\\''; rm' n:=1.0 'who is:="it'\\''s \\u00e9"' 'all:=[ 1, {}]'`
     );
+    for (const odd of ['{"a=b": 1}', '{"-v": true}', '{"": 1}', '[1]'])
+        assert.equal(commandOf('u', 'n', odd), `printf %s ${quote(odd)} | rialto call u n --args -`);
     assert.ok(curlOf('http://x/mcp', "a'b", '{}').includes(`-H 'mcp-name: a'\\''b'`));
+});
+
+test('a recorded call as a command, with the arguments that are shown', () => {
+    const text = '{"method":"tools/call","params":{"name":"t__close","arguments":{"n":12345678901234567890}}}';
+    const message = { wire: 'client', way: 'in', text, hidden: [] };
+    const call = { method: 'tools/call', name: 't__close', bodies: 'whole', messages: [message] };
+    const whole = { command: 'rialto call u t__close n:=12345678901234567890', isWhole: true };
+    assert.deepEqual(commandOfCall('u', call), whole);
+    const bare = { command: 'rialto call u t__close', isWhole: false };
+    for (const bodies of ['shape', 'cut', 'none']) assert.deepEqual(commandOfCall('u', { ...call, bodies }), bare);
+    const masked = { ...call, messages: [{ ...message, hidden: ['/params/arguments/n'] }] };
+    assert.equal(commandOfCall('u', masked)?.isWhole, false);
+    assert.equal(commandOfCall('u', { ...call, method: 'prompts/get', name: 'p' })?.command.split(' ')[1], 'prompt');
+    assert.equal(commandOfCall('u', { ...call, method: 'resources/read', name: 'a:b' })?.command, 'rialto read u a:b');
+    assert.equal(commandOfCall('u', { ...call, method: 'tools/list', name: null }), null);
+});
+
+test('a call waits for its client while questions are open, and while it is parked', () => {
+    const at = (at_us, way, kind, round = 1, wire = 'client') => ({ at_us, way, kind, round, wire });
+    const spans = (messages, done = true) => waitingSpans({ messages, done, took_us: 900 });
+    const call = at(0, 'in', 'request');
+    const answer = at(900, 'out', 'response');
+    assert.deepEqual(spans([call, answer]), []);
+    // In a session: two questions at a time.
+    const asked = [at(100, 'out', 'request'), at(150, 'out', 'notification'), at(200, 'out', 'request')];
+    const answered = [at(400, 'in', 'response'), at(700, 'in', 'response')];
+    const server = [at(90, 'in', 'request', 1, 'server'), at(710, 'out', 'response', 1, 'server')];
+    assert.deepEqual(spans([answer, ...answered, ...server, ...asked, call]), [{ from: 100, to: 700 }]);
+    // Parked: the result asks, and the call comes again.
+    const parked = at(300, 'out', 'response');
+    assert.deepEqual(spans([call, parked, at(500, 'in', 'request', 2), answer]), [{ from: 300, to: 500 }]);
+    for (const open of [
+        [call, asked[0]],
+        [call, at(100, 'out', 'response')]
+    ])
+        assert.deepEqual(spans(open, false), [{ from: 100, to: 900 }], 'nobody has answered yet');
 });
