@@ -94,7 +94,7 @@ function State({ server }) {
         <${Revision} revision=${server.revision} /><span class="gap"></span>${
             may('act') &&
             html`<button type="button" class="btn" onClick=${() => reconnect(server)}><${Icon} name="replay" />Reconnect</button>
-            <a class="btn" href=${address(['try', server.name])}><${Icon} name="try" />Try a tool</a>`
+            ${server.groups.length > 0 && html`<a class="btn" href=${address(['try', server.groups[0]])}><${Icon} name="try" />Try a tool</a>`}`
         }${server.login && html`<${LogIn} url=${server.login.url} />`}</header>
         <div class="body">${
             server.reason &&

@@ -49,11 +49,14 @@ function Items({ name, kind, isDown }) {
         return html`<${Empty} level=${3} title=${title}><p>What the server lists appears here as soon as it is read.</p><//>`;
     }
     const isTool = kind === 'tools';
-    const row = (/** @type {any} */ item) => itemRow(item, isTool ? address(['try', name, item.name]) : null);
+    const row = (/** @type {any} */ item) => itemRow(item, isTool ? tryAddress(item.groups) : null);
     return html`<div class="scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">Description</th>
         <th scope="col">Takes</th>${isTool && html`<th scope="col" class="r">Called</th>`}<th scope="col">In groups</th></tr></thead>
         <tbody>${items ? html`<${LongRows} items=${items} columns=${isTool ? 5 : 4} row=${row} />` : html`<${Bones} columns=${isTool ? 5 : 4} />`}</tbody></table></div>`;
 }
+
+/** @param {{ group: string, name: string }[]} groups That show a tool. @returns {string | null} Where it is called as clients call it. */
+const tryAddress = ([shown]) => (shown ? address(['try', shown.group, shown.name]) : null);
 
 /** @param {any} item @param {string | null} to Where it can be tried. */
 function itemRow(item, to) {

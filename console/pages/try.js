@@ -19,13 +19,16 @@ const allowed = new Set();
 /** Mistakes in the arguments that are told at once. */
 const WRONG_MAX = 5;
 const POLL_INTERVAL = 1000;
+/** Targets of servers that have no address, so that they are reached through their groups alone. */
+const INSIDE = ['built in', 'HTTP API'];
 
 /** @param {{ Page: any }} props */
 export function Try({ Page }) {
     const [, where = '', tool = ''] = route.value.parts;
     const places = useLoaded(async () => {
         const [groups, servers] = await Promise.all([getAll('groups'), getAll('servers')]);
-        return { groups: groups.map(one => one.name), servers: servers.map(one => one.name) };
+        const alone = servers.filter(one => !INSIDE.includes(one.target));
+        return { groups: groups.map(one => one.name), servers: alone.map(one => one.name) };
     }, []);
     const place = where || places.data?.groups[0] || '';
     const isGroup = places.data ? places.data.groups.includes(place) : true;
@@ -51,18 +54,20 @@ export function Try({ Page }) {
                 ? html`<${Runner} key=${`${place} ${tool}`} place=${place} isGroup=${isGroup} entry=${entry} />`
                 : places.data &&
                   tools.data &&
-                  html`<${NoTool} place=${place} tool=${tool} isEmpty=${!tools.data.length} />`
+                  html`<${NoTool} place=${place} isGroup=${isGroup} tool=${tool} isEmpty=${!tools.data.length} />`
         }</div><//>`;
 }
 
-/** @param {{ place: string, tool: string, isEmpty: boolean }} props */
-function NoTool({ place, tool, isEmpty }) {
+/** @param {{ place: string, isGroup: boolean, tool: string, isEmpty: boolean }} props */
+function NoTool({ place, isGroup, tool, isEmpty }) {
     const isMissing = tool && !isEmpty;
-    const how =
-        'Its arguments appear here as a form and as JSON; the call is made as the console’s own caller and appears in Traffic.';
+    const where = isGroup
+        ? 'the call is made as the console’s own caller and appears in Traffic.'
+        : 'the server is called directly, past the gateway, so the call is not in Traffic.';
+    const how = `Its arguments appear here as a form and as JSON; ${where}`;
     return html`<section class="panel"><${Empty} title=${isMissing ? `${place} has no tool ${tool}` : 'Choose a tool'}>
         <p>${isEmpty ? 'No tool is served here yet.' : how}</p>
-        ${isMissing && html`<a class="link" href=${address(['groups', place], { why: tool })}>Why not?</a>`}<//></section>`;
+        ${isMissing && isGroup && html`<a class="link" href=${address(['groups', place], { why: tool })}>Why not?</a>`}<//></section>`;
 }
 
 /** @param {string} place @param {boolean} isGroup @returns {Promise<any[]>} */
