@@ -85,9 +85,10 @@ function Streams({ id, node }) {
 
 /** @param {{ stream: any }} props */
 function Stream({ stream }) {
-    const again =
-        stream.again === undefined || stream.again === null ? '' : `, ${counted(stream.again, 'event')} again`;
-    const resumed = stream.resumed ? `, resumed ${stream.resumed}× (last from ${stream.resumed_from}${again})` : '';
+    const again = counted(stream.resumed_events ?? 0, 'event');
+    const resumed = stream.resumed
+        ? `, resumed ${stream.resumed}× (last from ${stream.resumed_from}, ${again} again)`
+        : '';
     return html`<li><${Dot} state=${stream.attached ? 'ok' : 'wait'} />
         <span>stream ${stream.number}, ${stream.kind === 'listening' ? 'listening' : 'of a call'}, position <code>${stream.position}</code>,
         read to <code>${stream.read ?? '–'}</code>, ${stream.attached ? 'attached' : 'nobody reads it'}${resumed}</span></li>`;

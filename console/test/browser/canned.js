@@ -656,7 +656,7 @@ export function answer(path) {
                     attached: true,
                     resumed: 2,
                     resumed_from: '3-29',
-                    again: 12
+                    resumed_events: 12
                 }
             ]
         });

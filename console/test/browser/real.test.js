@@ -162,9 +162,24 @@ test('groups: what clients of a revision see, in a session, and why not', async 
     await page.context().close();
 });
 
+/** Reads a stream until it has said something. @param {Response} response @param {RegExp} said @returns {Promise<string>} All of it so far. */
+async function readUntil(response, said) {
+    let text = '';
+    for await (const piece of response.body.pipeThrough(new TextDecoderStream())) {
+        text += piece;
+        if (said.test(text)) return text;
+    }
+    return assert.fail(`it ends without ${said}: ${text}`);
+}
+
 test('sessions: streams, and where a client resumed', async () => {
     const client = await clientOf('2025-11-25', { name: 'listener' });
-    const stop = new AbortController();
+    const [broken, stop] = [new AbortController(), new AbortController()];
+    const params = { name: 'tickets__close_ticket', arguments: { ticket: 'OPS-112' } };
+    const asked = await client.post({ id: 7, method: 'tools/call', params }, broken.signal);
+    const begin = /^id: ?(\S+)$/mu.exec(await readUntil(asked, /elicitation\/create/u))?.[1] ?? '';
+    broken.abort();
+    await readUntil(await client.listen(begin, stop.signal), /elicitation\/create/u);
     const stream = await client.listen(null, stop.signal);
     assert.equal(stream.status, 200);
     const page = await open();
@@ -174,6 +189,8 @@ test('sessions: streams, and where a client resumed', async () => {
     await row.getByRole('button', { expanded: false }).click();
     await main.getByText('listening').first().waitFor();
     await main.getByText('attached').first().waitFor();
+    const from = begin.replace('.', '-');
+    await main.getByText(`resumed 1× (last from ${from}, 1 event again)`).waitFor();
     await row.getByRole('button', { name: /^End session/u }).click();
     await page.getByRole('button', { name: 'End it' }).click();
     await row.waitFor({ state: 'detached' });
