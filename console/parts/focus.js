@@ -22,6 +22,18 @@ const holdersIn = within =>
 const nameOf = element =>
     element.id || `${element.tagName} ${element.getAttribute('aria-label') ?? element.textContent?.trim()}`;
 
+/** @param {Element} element @returns {string | null | undefined} What the row says that it is in. */
+const rowText = element => element.closest('tr, li')?.textContent;
+
+/**
+ * The same control, made again. Another row has controls of the same name that do other things.
+ * @param {HTMLElement} gone @param {Node | null} within
+ */
+function sameIn(gone, within) {
+    const [name, row] = [nameOf(gone), rowText(gone)];
+    return holdersIn(within).find(one => nameOf(one) === name && (gone.id || rowText(one) === row));
+}
+
 /** @param {Gap} gap @returns {HTMLElement | undefined} What follows, or what was before. */
 function beside({ parent, next, previous }) {
     for (let one = next; one; one = one.nextSibling) {
@@ -39,8 +51,10 @@ function beside({ parent, next, previous }) {
 function successor(gone, gap) {
     const around = gap.parent.closest('dialog, main');
     if (!around?.isConnected) return null;
+    const row = gap.parent.closest('tr, li');
     const name = nameOf(gone);
-    const same = holdersIn(around).find(one => nameOf(one) === name);
+    // What is taken out of a row that stays is looked for in that row alone.
+    const same = row ? holdersIn(row).find(one => nameOf(one) === name) : sameIn(gone, around);
     if (same) return same;
     for (let at = gap; ;) {
         const { parent } = at;
@@ -91,10 +105,9 @@ function onChange(records) {
 /** Gives the focus back to what had it before, or to what took its place. @param {Element | null} before */
 export function giveBack(before) {
     if (!(before instanceof HTMLElement || before instanceof SVGElement) || before === document.body) return;
-    const name = before instanceof HTMLElement ? nameOf(before) : null;
-    const to = before.isConnected
-        ? before
-        : holdersIn(document.querySelector('main')).find(one => nameOf(one) === name);
+    const main = document.querySelector('main');
+    const again = () => (before instanceof HTMLElement ? sameIn(before, main) : null);
+    const to = before.isConnected ? before : again();
     if (to) to.focus();
     else focusTitle();
 }
