@@ -3,7 +3,7 @@
 
 import { mkdirSync } from 'node:fs';
 import { accept, api, callOf, clientOf, watch, work } from './office.js';
-import { browser, open, until, visit } from './setup.js';
+import { browser, open, page_url, until, visit } from './setup.js';
 
 /** How long the office works, so that figures have a history. */
 const WORK_TIME = 50_000;
@@ -75,5 +75,10 @@ for (const colorScheme of ['light', 'dark']) {
         await page.screenshot({ path: `${folder}/${name}-${colorScheme}.png` });
     }
     await page.context().close();
+    const stranger = await open({ colorScheme });
+    await stranger.goto(page_url);
+    await stranger.getByRole('heading', { name: 'Sign in to the console' }).waitFor();
+    await stranger.screenshot({ path: `${folder}/signin-${colorScheme}.png` });
+    await stranger.context().close();
 }
 await browser.close();

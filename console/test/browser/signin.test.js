@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { finish, open, page_url, until } from './setup.js';
+import { checkAxe, finish, open, page_url, until } from './setup.js';
 
 after(finish);
 
@@ -38,3 +38,18 @@ test('a caller who may look looks, and one who may act acts', async () => {
     await other.getByRole('button', { name: 'Reconnect' }).waitFor();
     await other.context().close();
 });
+
+for (const colorScheme of ['light', 'dark']) {
+    test(`everybody can sign in, in ${colorScheme}`, async () => {
+        const page = await open({ colorScheme });
+        await page.goto(page_url);
+        await page.getByRole('heading', { name: 'Sign in to the console' }).waitFor();
+        await checkAxe(page, 'sign-in');
+        await page.locator(':focus').and(page.getByLabel('Key')).waitFor();
+        await page.keyboard.type('not-a-key');
+        await page.keyboard.press('Enter');
+        await until(async () => (await page.locator('#why').textContent()) !== '', 'the refusal is told');
+        await checkAxe(page, 'sign-in, refused');
+        await page.context().close();
+    });
+}
