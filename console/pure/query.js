@@ -1,7 +1,7 @@
-// The filter of calls. The server reads the same grammar; `test/filter.json` is the table of cases for both.
+// The filter of calls. The server reads the same grammar; `query-cases.json` is the table of cases for both.
 //
 // Terms are separated by spaces and must all hold. `key:value` compares one column, other text is looked for in all of
-// them; `-` before a term negates it, a comma separates alternatives, quotes keep spaces together, `*` stands for anything.
+// them and in the texts of messages, which only the server has; `-` before a term negates it, a comma separates alternatives, quotes keep spaces together, `*` stands for anything.
 
 /** @typedef {{ key: string, values: string[], not: boolean }} Term */
 
@@ -19,7 +19,7 @@ export const KEYS = [
     'session',
     'id'
 ];
-const ERAS = ['none', 'names', 'era', 'across'];
+export const ERAS = ['none', 'names', 'era', 'across'];
 const DURATION = /^([<>]=?)?(\d+(?:\.\d+)?)(us|ms|s|m)?$/;
 const MICROS = { us: 1, ms: 1e3, s: 1e6, m: 60e6 };
 
@@ -77,8 +77,22 @@ function complaint(key, value) {
         : `era:${value} is not known; write era:none, era:names, era:era or era:across`;
 }
 
+/** A word with a colon that is no address. */
+const NAMED = /^-?([\p{L}_-]+):(?!\/\/)/u;
+
+/** @param {string} text @returns {string | null} What becomes of a word that looks like a field and is none. */
+export function explain(text) {
+    const name = split(text).map(written => NAMED.exec(written)?.[1]);
+    const unknown = name.find(one => one !== undefined && !KEYS.includes(one.toLowerCase()));
+    if (unknown === undefined) return null;
+    return `${unknown}: is no field, so it is looked for as text; fields are ${KEYS.join(', ')}`;
+}
+
+/** @param {Term[]} terms @returns {boolean} Whether text is looked for, wherever it stands. */
+export const isFree = terms => terms.some(one => one.key === '');
+
 /** @param {any} row @param {string} key @returns {(string | null | undefined)[]} What a term with that key is compared with. */
-function columns(row, key) {
+export function columns(row, key) {
     const { client = {}, server = {} } = row;
     switch (key) {
         case 'client':
@@ -87,14 +101,12 @@ function columns(row, key) {
             return [server?.name, server?.revision];
         case 'tool':
             return [row.name, server?.own];
-        case 'method':
-            return [row.method];
         case 'outcome':
             return [row.outcome, row.error?.code === undefined ? null : String(row.error?.code)];
+        case 'method':
         case 'node':
-            return [row.node];
         case 'group':
-            return [row.group];
+            return [row[key]];
         case 'caller':
             return [client.caller];
         case 'session':
@@ -114,7 +126,8 @@ function columns(row, key) {
                 row.group,
                 row.outcome,
                 row.error?.message,
-                row.id
+                row.id,
+                ...(row.texts ?? [])
             ];
     }
 }

@@ -103,13 +103,23 @@ pub(super) fn start(console: &Arc<Console>, inbound: &Inbound, workers: Vec<toki
     });
 }
 
-/// The filter of a stream of calls.
-pub(super) fn event_filter(query: &str) -> Result<EventFilter, ApiError> {
+/// The filter of a stream of calls of this node, whose messages it reads where its operator may see them.
+pub(super) fn event_filter(query: &str, calls: Arc<CallLog>, may_see_bodies: bool) -> Result<EventFilter, ApiError> {
     let filter = read_filter(query)?;
-    Ok(Box::new(move |event| {
-        let row = || serde_json::from_slice(&event.data).is_ok_and(|row: Value| filter.matches(&row));
-        event.topic != Topic::Call || filter.is_empty() || row()
-    }))
+    let texts = move |row: &Value| -> Vec<String> {
+        let number = row["id"].as_str().and_then(|id| decode_number(id.rsplit_once('.')?.1));
+        let call = number.filter(|_| may_see_bodies && calls.shows_bodies()).and_then(|number| calls.get(number));
+        call.map(|call| texts_of(&call, &calls.rows(String::new()))).unwrap_or_default()
+    };
+    let is_shown = move |data: &[u8]| {
+        serde_json::from_slice(data).is_ok_and(|row: Value| filter.matches_call(row.clone(), || texts(&row)))
+    };
+    Ok(Box::new(move |event| event.topic != Topic::Call || is_shown(&event.data)))
+}
+
+/// The texts of a call's messages, as they are shown.
+fn texts_of(call: &StoredCall, rows: &RowMaker) -> Vec<String> {
+    messages_of(call).iter().filter_map(shown_text).map(|text| rows.rules.show(&text).text).collect()
 }
 
 fn read_filter(query: &str) -> Result<CallFilter, ApiError> {
@@ -139,7 +149,13 @@ fn list(request: &AdminRequest) -> ApiResult {
         None => u64::MAX,
     };
     let (rows, bodies) = (calls.rows(request.console.node()), bodies_for(request, &calls));
-    let is_wanted = |call: &StoredCall| filter.is_empty() || filter.matches(&rows.row_value(call, bodies));
+    let texts = |call: &StoredCall| match bodies {
+        BodyAccess::Shown => texts_of(call, &rows),
+        BodyAccess::Shapes => Vec::new(),
+    };
+    let is_wanted = |call: &StoredCall| {
+        filter.is_empty() || filter.matches_call(rows.row_value(call, bodies), || texts(call))
+    };
     let found = calls.newest(below, is_wanted, limit + 1);
     let next = found.get(limit - 1).filter(|_| found.len() > limit).map(|last| last.number);
     let next = next.map(|number| request.console.seal_cursor(usize::try_from(number).unwrap_or(0)));

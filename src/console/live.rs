@@ -310,8 +310,9 @@ impl Drop for StreamPlace {
 fn open(request: &AdminRequest) -> ApiResult {
     let console = &request.console;
     let topics = asked_topics(request)?;
+    let may_see_bodies = request.operator.may >= OperatorRight::Bodies;
     let filter = match request.query("q") {
-        Some(query) => Some(console.event_filter(query)?),
+        Some(query) => Some(console.event_filter(query, may_see_bodies)?),
         None => None,
     };
     let hub = console.live();
@@ -321,7 +322,6 @@ fn open(request: &AdminRequest) -> ApiResult {
     tracing::info!(operator = %request.operator.name, topics = ?topics, "console attached");
     let (sender, receiver) = mpsc::channel(1);
     let position = resumed.flatten().unwrap_or_else(|| hub.log.lock().next);
-    let may_see_bodies = request.operator.may >= OperatorRight::Bodies;
     let reading = StreamReading { position, topics, filter, may_see_bodies };
     let lost = match resumed {
         Some(None) => Some("the gateway was started again"),

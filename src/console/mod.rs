@@ -159,12 +159,12 @@ impl Console {
         self.closing.clone()
     }
 
-    /// The filter of the streams of calls for a query.
+    /// The filter of the streams of calls for a query, which looks into bodies where they may be seen.
     ///
     /// # Errors
     /// When the query is not understood.
-    pub fn event_filter(&self, query: &str) -> Result<EventFilter, ApiError> {
-        calls::event_filter(query)
+    pub fn event_filter(&self, query: &str, may_see_bodies: bool) -> Result<EventFilter, ApiError> {
+        calls::event_filter(query, Arc::clone(&self.inbound()?.calls), may_see_bodies)
     }
 
     /// The name of this node.

@@ -1,7 +1,7 @@
 //! The filter of calls, as `console/pure/query.js` reads it, too.
 //!
 //! Terms are separated by spaces and must all hold. `key:value` compares one column, other text is looked for in all of
-//! them; `-` before a term negates it, a comma separates alternatives, quotes keep spaces together, `*` stands for
+//! them and in the texts of messages, for those who may see them; `-` before a term negates it, a comma separates alternatives, quotes keep spaces together, `*` stands for
 //! anything.
 
 use serde_json::Value;
@@ -71,7 +71,21 @@ impl CallFilter {
 
     /// Whether a row is shown.
     pub fn matches(&self, row: &Value) -> bool {
-        self.0.iter().all(|term| term.values.iter().any(|value| term.key.holds(value, row)) != term.is_negated)
+        self.0.iter().all(|term| term.holds(row))
+    }
+
+    /// Whether a call is shown, by its row and, where a text can be anywhere, by those of its messages.
+    pub fn matches_call(&self, mut row: Value, texts: impl FnOnce() -> Vec<String>) -> bool {
+        let (free, keyed): (Vec<_>, Vec<_>) = self.0.iter().partition(|term| term.key == FilterKey::Any);
+        let all_hold = |terms: &[&FilterTerm], row: &Value| terms.iter().all(|term| term.holds(row));
+        // Texts are long, so they are read only for calls that are shown otherwise.
+        if !all_hold(&keyed, &row) {
+            return false;
+        }
+        if !free.is_empty() {
+            row["texts"] = texts().into();
+        }
+        all_hold(&free, &row)
     }
 
     /// Whether every row is shown.
@@ -102,6 +116,10 @@ fn split(text: &str) -> Vec<String> {
 }
 
 impl FilterTerm {
+    fn holds(&self, row: &Value) -> bool {
+        self.values.iter().any(|value| self.key.holds(value, row)) != self.is_negated
+    }
+
     /// `None` for a term without a value, as while one types.
     fn read(written: &str) -> Option<Self> {
         let rest = written.strip_prefix('-').filter(|rest| !rest.is_empty());
@@ -174,6 +192,7 @@ impl FilterKey {
                 "/outcome",
                 "/error/message",
                 "/id",
+                "/texts",
             ],
         }
     }
@@ -241,13 +260,28 @@ mod tests {
             let filter = CallFilter::parse(query);
             assert_eq!(filter.is_err(), case["error"] == true, "{query}: {filter:?}");
             let Ok(filter) = filter else { continue };
+            let is_shown = |row: &Value| {
+                let mut bare = row.clone();
+                let texts = bare.as_object_mut().unwrap().remove("texts").unwrap_or_default();
+                let text = |text: &Value| text.as_str().unwrap().to_owned();
+                filter.matches_call(bare, || texts.as_array().into_iter().flatten().map(text).collect())
+            };
             let mut shown: Vec<&str> =
-                rows.iter().filter(|(_, row)| filter.matches(row)).map(|(name, _)| name.as_str()).collect();
+                rows.iter().filter(|(_, row)| is_shown(row)).map(|(name, _)| name.as_str()).collect();
             let mut expected: Vec<&str> =
                 case["shows"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
             shown.sort_unstable();
             expected.sort_unstable();
             assert_eq!(shown, expected, "{query}");
         }
+    }
+
+    #[test]
+    fn texts_are_read_only_where_they_can_decide() {
+        let row = serde_json::json!({ "method": "tools/call" });
+        let never = || panic!("these texts decide nothing");
+        assert!(CallFilter::parse("method:tools").unwrap().matches_call(row.clone(), never));
+        assert!(!CallFilter::parse("method:ping subtasks").unwrap().matches_call(row.clone(), never));
+        assert!(!CallFilter::parse("subtasks").unwrap().matches_call(row, Vec::new));
     }
 }

@@ -226,3 +226,48 @@ async fn cursors_page_through_ten_thousand_calls_while_new_ones_come() {
     let before: Vec<u64> = seen.iter().copied().filter(|number| *number <= newest).collect();
     assert_eq!(before, (newest + 1 - CALLS as u64..=newest).rev().collect::<Vec<_>>(), "each once, in order");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_is_looked_for_in_messages_by_those_who_may_see_them() {
+    let rialto = Rialto::with(|settings| {
+        let token = |right: OperatorRight| (right.as_str().to_owned(), format!("token-of-{}", right.as_str()), right);
+        let tokens = OperatorTokens::new([OperatorRight::Look, OperatorRight::Bodies].map(token));
+        settings.policy.console = ConsoleAccess { tokens, ..ConsoleAccess::default() };
+    })
+    .await;
+    let ask = |right: &str, path: &str| {
+        let request = rialto.send("GET", &format!("/admin/v1/{path}"));
+        request.header("authorization", &format!("Bearer token-of-{right}"))
+    };
+    let stream = "live?topics=call&q=in-the-note";
+    let looking = ask("look", stream).go().await.events();
+    let reading = ask("bodies", stream).go().await.events();
+    rialto.inbound.calls.wait_until_on().await;
+    rialto.inbound.calls.show_bodies(Some(TEST_TIMEOUT));
+    let arguments = json!({ "name": "Fe", "note": "is In-The-Note", "password": "hunter2-and-more" });
+    // The second call has the text in its name, which everybody sees.
+    for name in ["getElement", "in-the-note"] {
+        rialto.modern("tools/call", json!({ "name": name, "arguments": arguments })).status().await;
+    }
+    for (mut events, first) in [(reading, "getElement"), (looking, "in-the-note")] {
+        let row = loop {
+            let row = next(&mut events).await.2;
+            if row["done"] == true {
+                break row;
+            }
+        };
+        assert_eq!(row["name"], first);
+    }
+    until("both have ended", || {
+        rialto.inbound.calls.newest(u64::MAX, |call| call.last_end().is_some(), 9).len() == 2
+    })
+    .await;
+    let found = async |right: &str, q: &str| -> usize {
+        ask(right, &format!("calls?q={q}")).json().await.1["items"].as_array().unwrap().len()
+    };
+    assert_eq!((found("bodies", "in-the-note").await, found("look", "in-the-note").await), (2, 1));
+    assert_eq!((found("bodies", "-in-the-note").await, found("look", "-in-the-note").await), (0, 1));
+    assert_eq!(found("bodies", "hunter2").await, 0, "what is taken out cannot be found out");
+    rialto.inbound.calls.show_bodies(None);
+    assert_eq!(found("bodies", "in-the-note").await, 1, "bodies are not shown any more");
+}
