@@ -1,7 +1,8 @@
 // Requests to /admin/v1. The key is in this tab's session storage and goes into a header, never into an address.
 
+import { inTurn } from './pure/turns.js';
 import { me, readAddress, signInReason } from './state.js';
-import { effect, signal, useEffect, useRef, useSignal } from './ui.js';
+import { effect, signal, useEffect, useRef, useSignal, useState } from './ui.js';
 
 const BASE = new URL('admin/v1/', document.baseURI);
 const STORED = 'rialto.key';
@@ -152,7 +153,8 @@ export async function getPages(path, query = {}, most = 2000) {
 export const getAll = async (path, query) => (await getPages(path, query)).items;
 
 /**
- * Loads what a page shows, again when `inputs` change or `reload` is called. What was there stays while an error is told.
+ * Loads what a page shows, again when `inputs` change or `reload` is called, and never twice at a time. What was there
+ * stays while an error is told.
  * @template T @param {() => Promise<T>} load @param {readonly unknown[]} inputs
  * @param {unknown} [again] Loads again when it changes, too; what was there stays meanwhile.
  */
@@ -163,22 +165,24 @@ export function useLoaded(load, inputs, again) {
         at: /** @type {Date | null} */ (null),
         loading: true
     });
-    const turn = useRef(0);
-    const reload = async () => {
-        const mine = ++turn.current;
-        try {
-            const data = await load();
-            if (mine === turn.current) state.value = { data, error: null, at: new Date(), loading: false };
-        } catch (error) {
-            if (mine === turn.current) state.value = { ...state.peek(), error: asApiError(error), loading: false };
-        }
-    };
+    const latest = useRef(load);
+    latest.current = load;
+    const [loads] = useState(() =>
+        inTurn(
+            () => latest.current(),
+            outcome => {
+                state.value =
+                    'data' in outcome
+                        ? { data: outcome.data, error: null, at: new Date(), loading: false }
+                        : { ...state.peek(), error: asApiError(outcome.error), loading: false };
+            }
+        )
+    );
+    const reload = loads.ask;
     useEffect(() => {
         state.value = { data: null, error: null, at: null, loading: true };
-        reload();
-        return () => {
-            turn.current++;
-        };
+        loads.restart();
+        return loads.drop;
     }, inputs);
     const isFirst = useRef(true);
     useEffect(() => {
@@ -190,7 +194,7 @@ export function useLoaded(load, inputs, again) {
         const now = state.peek();
         if (now.data) state.value = { ...now, data: change(now.data), at: new Date() };
     };
-    return { data, error, at, loading, reload, update };
+    return { data, error, at, loading, reload, update, isBusy: loads.isBusy };
 }
 
 /** @param {unknown} error @returns {ApiError} */

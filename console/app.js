@@ -2,7 +2,7 @@
 
 import { findKey, get, watchForKeys } from './api.js';
 import { startKeys } from './keys.js';
-import { startLive, stream, tryAgain, useLive } from './live.js';
+import { goneOf, startLive, stream, tryAgain, useLive } from './live.js';
 import { Bridge } from './pages/bridge.js';
 import { CallPage } from './pages/call.js';
 import { Cluster } from './pages/cluster.js';
@@ -19,9 +19,10 @@ import { ActError, Dot, Empty, ErrorStrip } from './parts/common.js';
 import { Confirm, KeysDialog } from './parts/dialog.js';
 import { startFocus } from './parts/focus.js';
 import { Brand, Icon } from './parts/icons.js';
-import { nodes, noteNodes } from './parts/nodes.js';
+import { nodes, noteNode, setNodes } from './parts/nodes.js';
 import { Palette } from './parts/palette.js';
 import { clock, since } from './pure/time.js';
+import { inTurn } from './pure/turns.js';
 import { counts, me, nextTheme, overlay, paused, route, signInReason, spoken, toast } from './state.js';
 import { html, render, signal, useEffect, useErrorBoundary, useRef, useState } from './ui.js';
 
@@ -58,25 +59,28 @@ async function loadMe() {
 }
 
 /** Counts beside the navigation, of what is cheap to ask. */
-async function loadCounts() {
+async function readCounts() {
     const size = async (/** @type {string} */ path, node = /** @type {string | null} */ (null)) =>
         (await get(path, { limit: 500, node }).catch(() => ({ items: [] }))).items.length;
     const [servers, groups, sessions, questions] = await Promise.all([
         ...['servers', 'groups'].map(path => size(path)),
         ...['sessions', 'questions'].map(path => size(path, me.value?.clustered ? 'all' : null))
     ]);
-    const { items } = await get('nodes').catch(() => ({ items: [] }));
-    noteNodes(items);
+    const all = await get('nodes').catch(() => null);
+    if (all) setNodes(all.items);
     const config = await get('config').catch(() => ({ problems: [] }));
     counts.value = {
         servers,
         groups,
         sessions,
         questions,
-        cluster: items.length > 1 ? items.length : 0,
+        cluster: nodes.peek().size > 1 ? nodes.peek().size : 0,
         config: config.problems?.length ?? 0
     };
 }
+
+/** Many events come at once; they are one look. */
+const loadCounts = inTurn(readCounts, () => {}).ask;
 
 /** @param {{ place: string }} props */
 function Side({ place }) {
@@ -167,9 +171,10 @@ function App() {
         question: () => loadCounts(),
         node: (/** @type {any} */ row) => {
             const isNew = !nodes.peek().has(row.name);
-            noteNodes([row]);
+            noteNode(row);
             if (isNew) loadCounts();
-        }
+        },
+        gone: goneOf('node', loadCounts)
     });
     useEffect(() => {
         if (me.value) loadCounts();

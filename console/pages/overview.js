@@ -39,7 +39,7 @@ export function Overview({ Page }) {
         if (paused.peek()) return;
         if (isOwnNode(node)) loaded.update(data => ({ ...data, figures: { ...data.figures, ...given } }));
         // The stream has the figures of the node that answers; those of others are asked for.
-        else if (Date.now() - Number(loaded.at) > OTHERS_INTERVAL) loaded.reload();
+        else if (!loaded.isBusy() && Date.now() - Number(loaded.at) > OTHERS_INTERVAL) loaded.reload();
     };
     const on = { figures, server: reload, attention: reload, node: reload };
     useLive(['figures', 'server', 'attention'], on, { node });

@@ -3,21 +3,20 @@
 import { attempt, get, send, useLoaded } from '../api.js';
 import { useKeys } from '../keys.js';
 import { resynced } from '../live.js';
-import { CopyLine, Empty, ErrorStrip, Segments } from '../parts/common.js';
+import { CopyLine, Empty, ErrorStrip } from '../parts/common.js';
 import { Divider } from '../parts/divider.js';
 import { Icon } from '../parts/icons.js';
 import { chosenNode, isAway, meantNodes, NodeChooser } from '../parts/nodes.js';
 import { Grid, neighbour, ROW_HEIGHT } from '../parts/table.js';
-import { matches, parse } from '../pure/query.js';
+import { isFree, matches, parse } from '../pure/query.js';
 import { joinRelayed } from '../pure/relays.js';
 import { clock, counted } from '../pure/time.js';
 import { address, go, may, paused, route, setQuery, speak } from '../state.js';
-import { html, useEffect, useMemo, useRef, useState } from '../ui.js';
+import { html, useEffect, useMemo, useRef } from '../ui.js';
 import { CallView } from './call.js';
+import { Filters, useSettled } from './traffic_filter.js';
 import { cells, columns, isShown, longest, useRows } from './traffic_rows.js';
 
-/** The table follows each letter of the filter; the gateway is asked after this long without one. */
-const TYPING_PAUSE = 150;
 const [SPLIT_MIN, SPLIT_MAX, SPLIT_STEP] = [110, 800, 60];
 
 /** @param {{ Page: any }} props */
@@ -25,11 +24,16 @@ export function Traffic({ Page }) {
     const { query } = route.value;
     const [q, show, open] = [query.get('q') ?? '', query.get('show') ?? 'calls', query.get('open')];
     const filter = useMemo(() => parse(q), [q]);
-    const calls = useCalls(useSettled(filter.error ? '' : q), filter.error !== null);
-    const { rows, waiting, isHeld, lost } = calls;
     const recording = useLoaded(readRecording, [meantNodes(chosenNode()).join()]);
-    const fits = (/** @type {any} */ row) => isShown(row, show) && matches(filter.terms, row);
-    const shown = useMemo(() => joinRelayed(rows).filter(fits), [rows, show, filter]);
+    // Only the gateway can look into messages; until it has, the columns decide.
+    const isDeep = isFree(filter.terms) && Boolean(recording.data?.bodies);
+    const settled = useSettled(filter.error ? '' : q);
+    const calls = useCalls(settled, filter.error !== null, isDeep);
+    const { rows, waiting, isHeld, lost } = calls;
+    const isAnswered = isDeep && settled === q && calls.first.data !== null;
+    const holds = (/** @type {any} */ row) => (isAnswered ? row.found === q : matches(filter.terms, row));
+    const fits = (/** @type {any} */ row) => isShown(row, show) && holds(row);
+    const shown = useMemo(() => joinRelayed(rows).filter(fits), [rows, show, filter, isAnswered]);
     const fresh = joinRelayed(waiting).filter(fits).length;
     useEffect(() => {
         if (fresh) speak(counted(fresh, 'new call'));
@@ -41,7 +45,7 @@ export function Traffic({ Page }) {
     const split = open ? splitSize(query.get('split'), shown.length) : null;
     useTrafficKeys({ shown, open, choose, q, split, release: calls.release, clear: calls.clear });
     return html`<${Page} title="Traffic" class="traffic" sub=${recordingText(recording.data)} tools=${html`<${NodeChooser} />`}>
-        <${Filters} q=${q} show=${show} error=${filter.error} />
+        <${Filters} q=${q} show=${show} error=${filter.error} rows=${rows} />
         <${ErrorStrip} error=${calls.first.error} at=${calls.first.at} retry=${calls.first.reload} />
         <${BodiesStrip} recording=${recording} /><${LostStrip} lost=${lost} recording=${recording} clear=${calls.clear} />
         <div class="body">${
@@ -56,21 +60,14 @@ const OpenCall = ({ id, split }) =>
     html`<${Divider} label="Height of the table" value=${split} min=${SPLIT_MIN} max=${SPLIT_MAX} change=${setSplit} />
         <${CallView} id=${id} close=${() => setQuery({ open: null, tab: null })} />`;
 
-/** @param {string} text @returns {string} As it was when nobody had changed it for a moment: the gateway is not asked at each letter. */
-function useSettled(text) {
-    const [settled, setSettled] = useState(text);
-    useEffect(() => {
-        const timer = setTimeout(setSettled, TYPING_PAUSE, text);
-        return () => clearTimeout(timer);
-    }, [text]);
-    return settled;
-}
-
-/** Rows of the stream, and those that were there before. @param {string} q @param {boolean} isWrong The filter cannot be read. */
-function useCalls(q, isWrong) {
+/**
+ * Rows of the stream, and those that were there before.
+ * @param {string} q @param {boolean} isWrong The filter cannot be read. @param {boolean} isDeep It is looked for in messages, too.
+ */
+function useCalls(q, isWrong, isDeep) {
     const node = chosenNode();
     const load = async () => (isWrong ? { items: [] } : get('calls', { q, limit: 500, node }));
-    const first = useLoaded(load, [q, isWrong, node], resynced.value);
+    const first = useLoaded(load, [q, isWrong, node], `${resynced.value} ${isDeep}`);
     const calls = useRows(q, node, first.reload);
     const isAsked = useRef(true);
     useEffect(() => {
@@ -90,15 +87,18 @@ function useCalls(q, isWrong) {
 /** Asks for the calls before those that are shown, page by page. @param {any} first @param {string} q @param {string | null} node @param {(items: any[]) => void} add */
 function useOlder(first, q, node, add) {
     const next = useRef(/** @type {string | null} */ (null));
+    const asked = useRef('');
+    asked.current = `${node} ${q}`;
     useEffect(() => {
         next.current = first.data?.next ?? null;
     }, [first.data]);
     return async () => {
-        const cursor = next.current;
+        const [cursor, mine] = [next.current, asked.current];
         if (!cursor) return;
         next.current = null;
         const page = await get('calls', { q, limit: 500, cursor, node }).catch(() => null);
-        if (!page) return;
+        // Other calls may be asked for by now, and neither these nor what follows them are among those.
+        if (!page || mine !== asked.current) return;
         next.current = page.next;
         add(page.items);
     };
@@ -123,7 +123,7 @@ function CallGrid({ shown, fresh, open, choose, split, calls }) {
     };
     return html`<${Grid} rows=${shown} columns=${columns(isAll)} cells=${(/** @type {any} */ row) => cells(row, most, isAll)} made=${`${most} ${isAll}`}
         keyOf=${(/** @type {any} */ row) => row.id} chosen=${open} open=${choose} held=${held} atEnd=${calls.older}
-        label="Calls, newest first" short=${Boolean(open)} size=${split} classOf=${(/** @type {any} */ row) => `${row.done ? '' : 'open'}${isAway(row.node) ? ' away' : ''}`}>
+        label="Calls, newest first" short=${Boolean(open)} size=${split} classOf=${(/** @type {any} */ row) => `${row.done ? '' : 'open'}${row.gone || isAway(row.node) ? ' away' : ''}`}>
         ${fresh > 0 && html`<div class="fresh"><button type="button" class="btn" onClick=${showNew}>${fresh} new</button></div>`}<//>`;
 }
 
@@ -142,37 +142,22 @@ function recordingText(recording) {
     return `Recording while you watch, ${recording.bodies ? `with bodies${until}` : 'without bodies'}, secrets taken out`;
 }
 
-/** @param {{ q: string, show: string, error: string | null }} props */
-function Filters({ q, show, error }) {
-    const options = [
-        ['calls', 'Calls'],
-        ['all', 'Everything'],
-        ['failed', 'Failed']
-    ];
-    const toggle = () => {
-        paused.value = !paused.value;
-    };
-    return html`<div class="filters" role="search">
-        <input type="search" id="filter" class="query" aria-label="Filter calls" aria-invalid=${error ? 'true' : undefined}
-        aria-describedby="filter-wrong" spellcheck="false" value=${q}
-        placeholder="client: server: tool: method: outcome: took:>1s era:across node: or any text"
-        onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
-        <${Segments} label="Show" chosen=${show} options=${options}
-        choose=${(/** @type {string} */ value) => setQuery({ show: value === 'calls' ? null : value })} />
-        <button type="button" class="btn" aria-pressed=${paused.value ? 'true' : 'false'} onClick=${toggle}>
-        <${Icon} name=${paused.value ? 'play' : 'pause'} />${paused.value ? 'Go on' : 'Pause'}<kbd>Space</kbd></button>
-        <span class="wrong" id="filter-wrong" role="alert">${error}</span></div>`;
-}
-
 /** What the chosen nodes record; without bodies as soon as one of them has none. */
 async function readRecording() {
-    const all = await Promise.all(meantNodes(chosenNode()).map(node => get('recording', { node })));
+    const all = await ofNodes(node => get('recording', { node }));
     return all.find(one => !one.bodies) ?? all[0];
 }
 
 /** @param {any} change At each of the chosen nodes. */
-const changeRecording = change =>
-    Promise.all(meantNodes(chosenNode()).map(node => send('PUT', 'recording', change, { query: { node } })));
+const changeRecording = change => ofNodes(node => send('PUT', 'recording', change, { query: { node } }));
+
+/** @param {(node: string | null) => Promise<any>} ask @returns {Promise<any[]>} What the chosen nodes that answer say; an error where none does. */
+async function ofNodes(ask) {
+    const said = await Promise.allSettled(meantNodes(chosenNode()).map(ask));
+    const all = said.flatMap(one => (one.status === 'fulfilled' ? [one.value] : []));
+    if (!all.length) throw /** @type {PromiseRejectedResult} */ (said[0]).reason;
+    return all;
+}
 
 /** @param {{ recording: any }} props */
 function BodiesStrip({ recording }) {
@@ -186,15 +171,17 @@ function BodiesStrip({ recording }) {
         ${may('bodies') && html`<button type="button" class="btn" onClick=${allow}>Show bodies for 15 minutes</button>`}</div>`;
 }
 
-/** @param {{ lost: { count: number, why: string }, recording: any, clear: () => void }} props Calls that came and are not shown. */
+/** @param {{ lost: { isAny: boolean, count: number, why: string }, recording: any, clear: () => void }} props Calls that came and are not shown. */
 function LostStrip({ lost, recording, clear }) {
-    if (!lost.count) return null;
+    if (!lost.isAny) return null;
+    // How many there were is not always known.
+    const what = lost.count ? counted(lost.count, 'call is', 'calls are') : 'Some calls are';
     const more = async () => {
         const { rate } = recording.data;
         if (await attempt(() => changeRecording({ rate: rate * 2 }))) clear();
         recording.reload();
     };
-    return html`<div class="strip-note"><span><b>${counted(lost.count, 'call is', 'calls are')} not shown</b>:
+    return html`<div class="strip-note"><span><b>${what} not shown</b>:
         ${lost.why || 'more came than is recorded'}.</span>
         <button type="button" class="btn" onClick=${() => document.getElementById('filter')?.focus()}>Filter</button>
         ${may('bodies') && recording.data?.rate && html`<button type="button" class="btn" onClick=${more}>Record more</button>`}

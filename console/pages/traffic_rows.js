@@ -39,6 +39,17 @@ export function isShown(row, show) {
 
 /** @typedef {{ rows: any[], waiting: any[] }} Kept */
 
+const NOTHING_LOST = { isAny: false, count: 0, why: '' };
+
+/** @param {Kept} kept @param {string} id @returns {Kept} Marks a call that the gateway keeps no longer. */
+function letGo(kept, id) {
+    const mark = (/** @type {any[]} */ rows) => {
+        const at = rows.findIndex(one => one.id === id);
+        return at < 0 ? rows : rows.with(at, { ...rows[at], gone: true });
+    };
+    return { rows: mark(kept.rows), waiting: mark(kept.waiting) };
+}
+
 /** @param {any[]} into @param {any} row */
 const put = (into, row) => [row, ...into.filter(one => one.id !== row.id)].slice(0, KEPT_ROWS);
 
@@ -70,31 +81,38 @@ const merge = (kept, items, isHeld) =>
  */
 export function useRows(q, node, reload) {
     const [kept, setKept] = useState(/** @type {Kept} */ ({ rows: [], waiting: [] }));
-    const [lost, setLost] = useState({ count: 0, why: '' });
+    const [lost, setLost] = useState(NOTHING_LOST);
     const isHeld = useRef(false);
     const isStill = () => isHeld.current || paused.peek();
     const on = {
         call: (/** @type {any} */ row) => {
+            row.found = q;
             if (node === null || node === 'all' || row.node === node) setKept(before => take(before, row, isStill()));
         },
         lost: (/** @type {any} */ { count, why }) => {
-            setLost(before => ({ count: before.count + (count ?? 0), why: why ?? '' }));
+            setLost(before => ({ isAny: true, count: before.count + (count ?? 0), why: why ?? '' }));
+        },
+        gone: (/** @type {any} */ { topic, id }) => {
+            // Its line stays, but there is nothing left to open.
+            if (!topic) setKept(before => letGo(before, id));
         },
         node: (/** @type {any} */ { name, state }) => {
             if (state === 'alive' && otherNode(name) && node !== me.peek()?.node) reload();
         }
     };
     useLive(['call', 'gone'], on, { q, node });
+    // The filter that the gateway found a call by: it may have looked where this page cannot.
+    const found = (/** @type {any[]} */ items) => items.map(row => ({ ...row, found: q }));
     return {
         ...kept,
         lost,
         isHeld,
         release: () => setKept(({ rows, waiting }) => join({ rows, waiting: [] }, waiting)),
-        add: (/** @type {any[]} */ items) => setKept(before => join(before, items)),
-        update: (/** @type {any[]} */ items) => setKept(before => merge(before, items, isStill())),
+        add: (/** @type {any[]} */ items) => setKept(before => join(before, found(items))),
+        update: (/** @type {any[]} */ items) => setKept(before => merge(before, found(items), isStill())),
         clear: () => {
             setKept({ rows: [], waiting: [] });
-            setLost({ count: 0, why: '' });
+            setLost(NOTHING_LOST);
         }
     };
 }
@@ -111,7 +129,7 @@ function Translated({ row }) {
         : row.hop && `by ${row.hop.node}, +${duration(row.hop.took_us)}`;
     const word = isUnsent ? 'not sent' : BRIDGES[/** @type {'none'} */ (row.bridge)];
     return html`${row.server && html`<span class=${`tag ${row.bridge === 'across' ? 'era' : ''}`}>${word}${rounds}</span>`}
-        ${relay && html` <span class="tag">${relay}</span>`}${row.one_of > 1 && html` <span class="tag warn">1 of ${row.one_of}</span>`}${row.kept && html` <span class="tag">kept</span>`}`;
+        ${relay && html` <span class="tag">${relay}</span>`}${row.one_of > 1 && html` <span class="tag warn">1 of ${row.one_of}</span>`}${row.kept && html` <span class="tag">kept</span>`}${row.gone && html` <span class="tag">no longer kept</span>`}`;
 }
 
 /** @param {any} row @param {number} most @param {boolean} withNode */

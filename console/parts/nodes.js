@@ -11,9 +11,14 @@ import { html, signal, useRef } from '../ui.js';
 /** Nodes by name, as they were last heard of. */
 export const nodes = signal(/** @type {Map<string, NodeState>} */ (new Map()));
 
-/** @param {NodeState[]} heard Of a list or of events. */
-export function noteNodes(heard) {
-    nodes.value = new Map([...nodes.peek(), ...heard.map(node => /** @type {const} */ ([node.name, node]))]);
+/** @param {NodeState} heard Of an event. */
+export function noteNode(heard) {
+    nodes.value = new Map([...nodes.peek(), /** @type {const} */ ([heard.name, heard])]);
+}
+
+/** @param {NodeState[]} all The whole list: a node that is not in it is no more. */
+export function setNodes(all) {
+    nodes.value = new Map(all.map(node => /** @type {const} */ ([node.name, node])));
 }
 
 /** @param {string} name @returns {boolean} */

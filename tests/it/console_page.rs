@@ -194,7 +194,7 @@ fn script(link: &str, arguments: &[&str]) -> Command {
 async fn modules_without_a_document_and_the_budgets_of_files() {
     tokio::task::spawn_blocking(peers::installed).await.unwrap();
     let mut command = node();
-    let tests = ["files", "json", "lines", "query", "relays", "rest"];
+    let tests = ["files", "json", "lines", "query", "relays", "rest", "turns"];
     command.arg("--test").args(tests.map(|name| format!("console/test/pure/{name}.test.js")));
     succeeds(command, TEST_TIMEOUT).await;
 }
@@ -231,6 +231,11 @@ async fn every_page_in_its_states_and_both_schemes() {
 #[tokio::test]
 async fn jobs_by_keyboard_narrow_windows_and_forced_colours() {
     in_the_browser(&["--test", "console/test/browser/keyboard.test.js"]).await;
+}
+
+#[tokio::test]
+async fn events_and_nodes_that_answer_late_or_not_at_all() {
+    in_the_browser(&["--test", "console/test/browser/events.test.js"]).await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { addresses, api, callOf, clientOf, watch, work } from './office.js';
+import { addresses, api, callOf, clientOf, mcp, watch, work } from './office.js';
 import { chooseByKeys, finish, open, page_url, tabTo, until, visit } from './setup.js';
 
 after(finish);
@@ -158,13 +158,26 @@ test('every job is done by keyboard alone', async () => {
     assert.ok(await page.evaluate(() => document.activeElement?.hasAttribute('data-change')));
     await keyboard.press('l');
     await page.getByText('Link copied').waitFor();
-    await keyboard.press('r');
-    await page.locator('dialog[open]').waitFor();
-    await keyboard.press('Escape');
-    await page.locator('dialog').waitFor({ state: 'detached' });
     await keyboard.press('c');
     await page.getByText('curl command copied').waitFor();
     assert.match(await page.evaluate(() => navigator.clipboard.readText()), /^curl /mu);
+    await keyboard.press('Shift+C');
+    await page.getByText('Command copied', { exact: true }).waitFor();
+    const command = await page.evaluate(() => navigator.clipboard.readText());
+    assert.equal(command, `rialto call ${mcp()} tickets__close_ticket 'ticket:="OPS-112"'`);
+    const shownCall = () => new URL(page.url().replace('#', '')).searchParams.get('open');
+    const before = shownCall();
+    await keyboard.press('r');
+    const replay = page.locator('dialog[open]').getByRole('button', { name: 'Replay' });
+    await tabTo(page, page.getByLabel('As the client said it'));
+    await keyboard.press('ArrowDown');
+    assert.ok(await page.getByLabel('As the server heard it').isChecked());
+    await keyboard.press('ArrowUp');
+    await tabTo(page, replay);
+    await keyboard.press('Enter');
+    await until(async () => (shownCall() ?? before) !== before, 'the call was made again, and is opened');
+    await page.locator('.msg.c', { hasText: 'tickets__close_ticket' }).first().waitFor();
+    assert.equal((await api(`calls/${shownCall()}`)).client.caller.includes('console'), true);
     // Why does my client not see it.
     await goTo(page, 'g', 'Groups');
     await tabTo(page, page.getByRole('link', { name: 'support' }));
@@ -188,8 +201,17 @@ test('every job is done by keyboard alone', async () => {
     await tabTo(page, page.getByRole('link', { name: 'everything' }).last());
     await keyboard.press('Enter');
     await heading(page, 'everything');
-    // Who waits for an answer; sessions.
+    // What a server asks, who is to answer, and for how long the call has been parked; sessions.
+    const asker = await clientOf('2026-07-28', { name: 'asker', answer: undefined });
+    await asker.call('tickets__close_ticket', { ticket: 'OPS-9' });
     await goTo(page, 'q', 'Questions');
+    const question = page.locator('tbody tr', { hasText: 'asker' });
+    await question.getByText('Close OPS-9 although 2 subtasks are open?').waitFor();
+    await question.getByText(/^of \d/u).waitFor();
+    await tabTo(page, question.getByRole('link', { name: 'Call' }));
+    await keyboard.press('Enter');
+    await heading(page, 'Call');
+    await page.locator('.msg.s', { hasText: 'elicitation/create' }).first().waitFor();
     await goTo(page, 'e', 'Sessions');
     await page.locator('tbody tr').first().waitFor();
     await page.locator('.bones').first().waitFor({ state: 'detached' });
