@@ -177,7 +177,9 @@ test('every job is done by keyboard alone', async () => {
     await keyboard.press('Enter');
     await until(async () => (shownCall() ?? before) !== before, 'the call was made again, and is opened');
     await page.locator('.msg.c', { hasText: 'tickets__close_ticket' }).first().waitFor();
-    assert.equal((await api(`calls/${shownCall()}`)).client.caller.includes('console'), true);
+    const [again, first] = await Promise.all([shownCall(), before].map(id => api(`calls/${id}`)));
+    assert.match(again.messages[0].text, /"arguments":\{"ticket":"OPS-112"\}/u);
+    assert.ok(again.at > first.at, 'it is another call');
     // Why does my client not see it.
     await goTo(page, 'g', 'Groups');
     await tabTo(page, page.getByRole('link', { name: 'support' }));
