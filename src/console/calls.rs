@@ -153,9 +153,8 @@ fn list(request: &AdminRequest) -> ApiResult {
         BodyAccess::Shown => texts_of(call, &rows),
         BodyAccess::Shapes => Vec::new(),
     };
-    let is_wanted = |call: &StoredCall| {
-        filter.is_empty() || filter.matches_call(rows.row_value(call, bodies), || texts(call))
-    };
+    let is_wanted =
+        |call: &StoredCall| filter.is_empty() || filter.matches_call(rows.row_value(call, bodies), || texts(call));
     let found = calls.newest(below, is_wanted, limit + 1);
     let next = found.get(limit - 1).filter(|_| found.len() > limit).map(|last| last.number);
     let next = next.map(|number| request.console.seal_cursor(usize::try_from(number).unwrap_or(0)));
@@ -170,7 +169,11 @@ pub(super) fn find(request: &AdminRequest) -> Result<(Arc<CallLog>, StoredCall),
         id.rsplit_once('.').and_then(|(node, number)| decode_number(number).filter(|_| node == request.console.node()));
     let number = number.ok_or_else(|| ApiError::not_found("no call of this node has such an id"))?;
     let gone = || {
-        let why = "this call is no longer kept";
+        let reach = calls.reach().map(|reach| match reach.as_secs() {
+            seconds @ 0..120 => format!("; the ring holds the last {seconds} s"),
+            seconds => format!("; the ring holds the last {} minutes", seconds / 60),
+        });
+        let why = format!("this call is no longer kept{}", reach.unwrap_or_default());
         ApiError::new(StatusCode::GONE, "not_kept", why).hint("keep a call before you share it")
     };
     let call = calls.get(number).ok_or_else(gone)?;

@@ -334,6 +334,12 @@ impl CallLog {
         self.store.lock().get(number).cloned()
     }
 
+    /// How far back calls are kept, if there are any.
+    pub fn reach(&self) -> Option<Duration> {
+        let started = self.store.lock().oldest()?.started();
+        Some(Duration::from_nanos(nanos().saturating_sub(started)))
+    }
+
     /// What Rialto added to the newest calls that servers answered since a time by the clock of records, in microseconds,
     /// with their servers.
     pub fn overheads(&self, since: u64) -> Vec<(String, u64)> {

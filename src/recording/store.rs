@@ -198,6 +198,11 @@ impl CallStore {
         self.calls.range(..number).rev().map(|(_, call)| call)
     }
 
+    /// The oldest call that nobody keeps on purpose.
+    pub fn oldest(&self) -> Option<&StoredCall> {
+        self.calls.values().find(|call| !call.is_kept)
+    }
+
     /// Whether there is room to keep a call on purpose, and keeps it.
     pub fn keep(&mut self, number: u64) -> Result<(), KeepError> {
         let kept = self.calls.values().filter(|call| call.is_kept && call.number != number);

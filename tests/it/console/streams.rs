@@ -258,10 +258,8 @@ async fn text_is_looked_for_in_messages_by_those_who_may_see_them() {
         };
         assert_eq!(row["name"], first);
     }
-    until("both have ended", || {
-        rialto.inbound.calls.newest(u64::MAX, |call| call.last_end().is_some(), 9).len() == 2
-    })
-    .await;
+    until("both have ended", || rialto.inbound.calls.newest(u64::MAX, |call| call.last_end().is_some(), 9).len() == 2)
+        .await;
     let found = async |right: &str, q: &str| -> usize {
         ask(right, &format!("calls?q={q}")).json().await.1["items"].as_array().unwrap().len()
     };
@@ -270,4 +268,24 @@ async fn text_is_looked_for_in_messages_by_those_who_may_see_them() {
     assert_eq!(found("bodies", "hunter2").await, 0, "what is taken out cannot be found out");
     rialto.inbound.calls.show_bodies(None);
     assert_eq!(found("bodies", "in-the-note").await, 1, "bodies are not shown any more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_gone_says_how_far_back_calls_are_kept() {
+    let rialto = Rialto::start().await;
+    let gone = format!("calls/{}.zzzzzz", rialto.console.node());
+    let said = async || {
+        let (status, answer) = asked(&rialto, "GET", &gone).json().await;
+        assert_eq!(status, 410);
+        answer["error"]["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(said().await, "this call is no longer kept");
+    let _watching = watching(&rialto).await;
+    call(&rialto, 1).await;
+    until("it is recorded", || !rialto.inbound.calls.newest(u64::MAX, |_| true, 1).is_empty()).await;
+    let said = said().await;
+    assert!(
+        said.starts_with("this call is no longer kept; the ring holds the last ") && said.ends_with(" s"),
+        "{said}"
+    );
 }
