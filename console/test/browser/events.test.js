@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { answer, api, row } from './canned.js';
-import { answerWith, finish, open, until, visit } from './setup.js';
+import { answerWith, checkAxe, finish, open, until, visit } from './setup.js';
 
 after(finish);
 
@@ -184,6 +184,7 @@ test('the filter completes fields and values, and explains words that are no fie
     await options.filter({ hasText: 'server:' }).waitFor();
     await page.keyboard.press('ArrowDown');
     assert.equal(await filter.getAttribute('aria-activedescendant'), 'filter-option-0');
+    await checkAxe(page, 'completion');
     await page.keyboard.press('Enter');
     assert.equal(await filter.inputValue(), 'server:');
     await page.keyboard.type('git');
@@ -201,5 +202,6 @@ test('the filter completes fields and values, and explains words that are no fie
     assert.equal(await filter.inputValue(), '');
     await filter.fill('colour:red');
     await page.getByText(/^colour: is no field/u).waitFor();
+    await checkAxe(page, 'a word that is explained');
     await page.context().close();
 });

@@ -89,6 +89,28 @@ test('a call whose server asks on a stream is one row of its own method', async 
     assert.match(await row.locator('.what').textContent(), /^tools\/call tickets__close_ticket$/u);
 });
 
+test('text that stands in messages alone is found, in calls that were and that come', async () => {
+    const page = await open();
+    await visit(page, '/traffic');
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    await page.locator('#filter').fill('"although 2 subtasks" client:finder');
+    await page.getByText('No call matches').waitFor();
+    const [finder, other] = await Promise.all([
+        clientOf('2026-07-28', { name: 'finder' }),
+        clientOf('2026-07-28', { name: 'other' })
+    ]);
+    await other.call('tickets__close_ticket', { ticket: 'OPS-112' });
+    await finder.call('tickets__show_ticket', { ticket: 'OPS-112' });
+    await finder.call('tickets__close_ticket', { ticket: 'OPS-112' });
+    const rows = page.locator('.calls tbody tr[id]');
+    await rows.first().locator('.outcome', { hasText: 'ok' }).waitFor();
+    assert.deepEqual(await rows.locator('.what').allTextContents(), ['tools/call tickets__close_ticket']);
+    await page.locator('#filter').fill('"although 2 subtasks" tool:close_ticket');
+    await until(async () => (await rows.count()) > 1, 'calls of other clients are found, too');
+    assert.ok((await rows.allTextContents()).every(row => row.includes('close_ticket')));
+    await page.context().close();
+});
+
 test('a link to a call opens it in a new tab; one that is gone says so', async () => {
     const { id } = await callOf('tickets__close_ticket', '2025-11-25');
     const page = await open();
