@@ -159,6 +159,22 @@ test('servers: lists, standard error, and why one is down', async () => {
     await page.context().close();
 });
 
+test('a tool of a server is tried where clients call it, also of one that has no address of its own', async () => {
+    const page = await open();
+    for (const [server, tool] of [
+        ['elements', 'getElement'],
+        ['tickets', 'show_ticket']
+    ]) {
+        const main = await shown(page, `/servers/${server}`);
+        await main.getByRole('link', { name: tool, exact: true }).click();
+        await page.getByRole('region', { name: 'Arguments' }).getByText(`${server}__${tool}`).waitFor();
+        await until(async () => (await page.getByLabel('Over').inputValue()) === 'default', 'over a group');
+    }
+    const alone = await page.locator('optgroup[label="Servers alone"] option').allTextContents();
+    assert.ok(alone.includes('tickets') && !alone.includes('elements'), alone.join());
+    await page.context().close();
+});
+
 test('groups: what clients of a revision see, in a session, and why not', async () => {
     const page = await open();
     const main = await shown(page, '/groups/support?why=tickets__clsoe_ticket');
