@@ -43,7 +43,7 @@ async fn a_cross_origin_redirect_is_refused_and_leaks_no_credentials() {
     let target =
         Target::url(&format!("http://{first}/mcp")).unwrap().with_header("Authorization", "Bearer s3cret").unwrap();
     let error = Client::connect(&target, ClientOptions::default()).await.err().unwrap();
-    assert_eq!(error.kind(), Some(FailureKind::Protocol));
+    assert_eq!(error.kind(), Some(FailureKind::Status(307)));
     assert!(error.to_string().contains("another origin"), "{error}");
     assert!(seen.recv().await.unwrap().contains("s3cret"));
     assert!(seen_there.try_recv().is_err(), "the redirect target received no request");

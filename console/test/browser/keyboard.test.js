@@ -146,7 +146,7 @@ test('a tool is tried, asked and answered by keys', async () => {
                                   }
                               ]
                             : [],
-                    result: state === 'done' ? { content: [{ type: 'text', text: '<b>closed</b>' }] } : undefined,
+                    result: state === 'done' ? '{"content":[{"type":"text","text":"<b>closed</b>"}]}' : null,
                     error: null
                 }
             };
