@@ -45,9 +45,14 @@ impl AccessFields {
             Some(identity) => push_word(out, &identity.principal),
             None => out.push('-'),
         }
-        for (span, is_quoted) in [(self.client, true), (self.http, true), (self.method, false), (self.target, true)] {
+        for (text, is_quoted) in [
+            (self.client.as_deref(), true),
+            (self.text(self.http), true),
+            (self.text(self.method), false),
+            (self.text(self.target), true),
+        ] {
             out.push(' ');
-            match self.text(span) {
+            match text {
                 None => out.push('-'),
                 Some(text) if is_quoted => push_quoted(out, text),
                 Some(text) => push_word(out, text),
@@ -126,7 +131,7 @@ impl AccessFields {
         let principal = self.identity.as_ref().map(|identity| &*identity.principal);
         for (name, text) in [
             ("principal", principal),
-            ("client", self.text(self.client)),
+            ("client", self.client.as_deref()),
             ("http", self.text(self.http)),
             ("method", self.text(self.method)),
             ("target", self.text(self.target)),
@@ -179,8 +184,7 @@ fn push_name(out: &mut String, name: &str) {
 
 /// A text as it is where it is one plain word, otherwise in quotes.
 fn push_word(out: &mut String, text: &str) {
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
-    if !text.is_empty() && text != "-" && text.bytes().all(is_plain) {
+    if !text.is_empty() && text != "-" && is_plain_from(b'!', text) {
         out.push_str(&text[..text.len().min(MAX_FIELD_BYTES)]);
     } else if text == "-" {
         out.push('-');
@@ -189,11 +193,17 @@ fn push_word(out: &mut String, text: &str) {
     }
 }
 
+/// Whether all bytes are printable ASCII from `least` on and need no escape. All are looked at, so that many are at a time.
+fn is_plain_from(least: u8, text: &str) -> bool {
+    let is_plain = |byte: u8| (byte >= least) & (byte <= b'~') & (byte != b'"') & (byte != b'\\');
+    text.bytes().fold(true, |all, byte| all & is_plain(byte))
+}
+
 /// A text in quotes, bounded, with escapes as in JSON for everything that could end a line or a quotation.
 fn push_quoted(out: &mut String, text: &str) {
     out.push('"');
     let text = &text[..text.floor_char_boundary(MAX_FIELD_BYTES)];
-    if text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\')) {
+    if is_plain_from(b' ', text) {
         out.push_str(text);
     } else {
         for letter in text.chars() {

@@ -3,6 +3,7 @@
 //! A request has an [`AccessRecord`] while it runs, to which every layer adds what it knows. The line goes where the log goes,
 //! by the same thread. Where the access log is off, a request costs one branch.
 
+mod client_names;
 mod line;
 mod record;
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use http::Version;
 use parking_lot::Mutex;
 
+use super::client_names::client_name;
 use super::line::MAX_FIELD_BYTES;
 use super::{AccessFormat, AccessSink};
 use crate::identity::Identity;
@@ -62,13 +63,13 @@ pub(super) struct AccessFields {
     /// All texts, one behind the other: one allocation for a record.
     text: String,
     pub(super) http: StoredText,
-    pub(super) client: StoredText,
+    /// Its name, made of `client_info` where something is written: most requests of a gateway that is watched leave nothing.
+    pub(super) client: Option<Arc<str>>,
     pub(super) method: StoredText,
     pub(super) target: StoredText,
     pub(super) request_id: StoredText,
     pub(super) trace_id: StoredText,
     pub(super) identity: Option<Arc<Identity>>,
-    /// What `client` is made of where something is written: most requests of a gateway that is watched leave nothing.
     client_info: Option<Raw>,
     pub(super) upstream: Option<Arc<str>>,
     pub(super) status: Option<u16>,
@@ -139,7 +140,7 @@ impl AccessRecord {
             time: SystemTime::UNIX_EPOCH,
             text: String::with_capacity(TEXT_CAPACITY),
             http: StoredText::default(),
-            client: StoredText::default(),
+            client: None,
             method: StoredText::default(),
             target: StoredText::default(),
             request_id: StoredText::default(),
@@ -426,12 +427,9 @@ impl AccessFields {
 
     /// Makes the text of the client.
     fn name_client(&mut self) {
-        let Some(info) = self.client_info.take() else { return };
-        self.client = match info.texts(["name", "version"]) {
-            [Some(name), Some(version)] => self.store(&[&name, "/", &version]),
-            [Some(name), None] => self.store(&[&name]),
-            [None, _] => StoredText::default(),
-        };
+        if let Some(info) = self.client_info.take() {
+            self.client = client_name(&info);
+        }
     }
 
     /// What is known of the request so far, for the recorder.
@@ -441,7 +439,7 @@ impl AccessFields {
         let (server, outcome) = (recorded.server, self.end.map(|_| self.recorded_outcome()));
         for (field, text) in [
             (SummaryField::Http, self.text(self.http)),
-            (SummaryField::Client, self.text(self.client)),
+            (SummaryField::Client, self.client.as_deref()),
             (SummaryField::Method, self.text(self.method)),
             (SummaryField::Target, self.text(self.target)),
             (SummaryField::RequestId, self.text(self.request_id)),
