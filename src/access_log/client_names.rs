@@ -10,11 +10,11 @@ use crate::protocol::Raw;
 
 thread_local! {
     /// A client of the newest revision says its name in every request.
-    static KNOWN: RefCell<KnownNames> = RefCell::new(KnownNames::new());
+    static KNOWN: RefCell<ClientNames> = RefCell::new(ClientNames::new());
 }
 
 /// Names by the client info that they were read from.
-type KnownNames = HashMap<Box<[u8]>, Option<Arc<str>>>;
+type ClientNames = HashMap<Box<[u8]>, Option<Arc<str>>>;
 
 /// Names that a thread knows; beyond them it begins anew.
 const MAX_KNOWN: usize = 64;
