@@ -1,5 +1,7 @@
 //! Logging to standard error, and a count of panics.
 
+mod sampling;
+
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +16,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::line_log::{LineLog, LineLogOptions, TextLines, push_rfc3339};
 use crate::redact::redact;
+use sampling::LineSampling;
+pub use sampling::{SampleCounter, SampleRate, set_samples};
 
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +218,7 @@ pub fn init(filter: &str, format: LogFormat, delivery: LogDelivery) -> Result<()
         .with_writer(make_writer)
         .with_ansi(io::stderr().is_terminal())
         .with_span_events(FmtSpan::NONE);
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry().with(filter).with(LineSampling);
     match format {
         LogFormat::Text => registry.with(lines).try_init(),
         LogFormat::Json => registry.with(lines.json()).try_init(),

@@ -10,13 +10,13 @@ mod record;
 use std::fmt;
 use std::io::IsTerminal;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 
 use crate::line_log::{LineLog, TextLines};
 use crate::recorder::Recorder;
-use crate::telemetry::{self, LogFormat};
+use crate::telemetry::{self, LogFormat, SampleCounter, SampleRate};
 pub use record::{AccessEnd, AccessGuard, AccessRecord, ServerFacts};
 
 /// What the access log has.
@@ -41,10 +41,6 @@ pub enum AccessFormat {
     Combined,
 }
 
-/// A part of the whole, from 0 to 1.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SampleRate(f64);
-
 /// A handle to the access log.
 #[derive(Clone, Default)]
 pub struct AccessLog(Arc<AccessState>);
@@ -60,15 +56,9 @@ struct AccessState {
 struct AccessSink {
     lines: Arc<LineLog<TextLines>>,
     format: AccessFormat,
-    sample: SampleRate,
-    /// Requests so far that are logged by chance.
-    sampled: AtomicU64,
+    /// Takes the part of the requests that succeed which is logged.
+    sample: SampleCounter,
 }
-
-/// An odd number near the golden ratio: its multiples are spread evenly over all 64-bit values.
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-
-const TWO_TO_THE_32: f64 = 4_294_967_296.0;
 
 impl AccessLog {
     /// Applies these settings to requests that begin from now on.
@@ -83,7 +73,7 @@ impl AccessLog {
         let lines = if is_on { telemetry::queued_lines() } else { None };
         let sink = lines.map(|lines| {
             let (lines, format) = (Arc::clone(lines), settings.format.unwrap_or_else(|| telemetry::format().into()));
-            Arc::new(AccessSink { lines, format, sample: settings.sample, sampled: AtomicU64::new(0) })
+            Arc::new(AccessSink { lines, format, sample: SampleCounter::new(settings.sample) })
         });
         self.0.is_on.store(sink.is_some(), Ordering::Release);
         self.0.sink.store(sink);
@@ -118,41 +108,12 @@ impl Default for AccessState {
     }
 }
 
-impl AccessSink {
-    /// Whether a request that succeeded is logged.
-    fn takes_sample(&self) -> bool {
-        if self.sample.0 >= 1.0 {
-            return true;
-        }
-        let number = self.sampled.fetch_add(1, Ordering::Relaxed).wrapping_mul(SPREAD);
-        f64::from(u32::try_from(number >> 32).unwrap_or(0)) < self.sample.0 * TWO_TO_THE_32
-    }
-}
-
 impl From<LogFormat> for AccessFormat {
     fn from(format: LogFormat) -> Self {
         match format {
             LogFormat::Text => Self::Text,
             LogFormat::Json => Self::Json,
         }
-    }
-}
-
-impl SampleRate {
-    /// A part from 0 to 1.
-    pub fn new(part: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&part).then_some(Self(part))
-    }
-
-    /// The part as a number.
-    pub fn get(self) -> f64 {
-        self.0
-    }
-}
-
-impl Default for SampleRate {
-    fn default() -> Self {
-        Self(1.0)
     }
 }
 

@@ -370,7 +370,7 @@ impl AccessRecord {
         fields.end.get_or_insert(end);
         fields.total = self.started.elapsed();
         let (is_failure, mark) = (fields.is_failure(), self.mark());
-        let sink = self.sink.as_ref().filter(|sink| is_failure || sink.takes_sample());
+        let sink = self.sink.as_ref().filter(|sink| is_failure || sink.sample.takes_next());
         let is_recorded = mark.is_some() && (is_failure || mark.keeps_success());
         if sink.is_none() && !is_recorded {
             return;

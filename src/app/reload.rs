@@ -159,6 +159,7 @@ fn apply_settings(inbound: &Inbound, settings: AppSettings) {
         trace,
         metrics_export,
         log_filter,
+        log_samples,
         issuers,
         sessions,
         quotas,
@@ -172,6 +173,7 @@ fn apply_settings(inbound: &Inbound, settings: AppSettings) {
     if let Err(error) = telemetry::set_filter(log_filter.as_deref().unwrap_or(telemetry::SERVING_FILTER)) {
         tracing::error!("{error}");
     }
+    telemetry::set_samples(log_samples);
     inbound.access_log.configure(access_log);
     inbound.calls.configure(recording);
     if let Err(error) = inbound.gateway.tracer().configure(&trace, &otlp, inbound.gateway.node()) {

@@ -108,6 +108,7 @@ pub fn main() -> ExitCode {
         eprintln!("rialto: {why}");
         return ExitCode::from(EXIT_USAGE);
     }
+    telemetry::set_samples(log.samples.of_log());
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(MAX_BLOCKING_THREADS)

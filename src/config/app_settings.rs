@@ -22,6 +22,7 @@ use crate::policy::{HostOriginRules, LimitRule, Policy, QuotaLimits};
 use crate::recording::RecordingSettings;
 use crate::session::SessionSettings;
 use crate::store::{ClusterStore, StoreSettings};
+use crate::telemetry::SampleRate;
 use crate::trace::TraceSettings;
 
 /// Settings of a whole gateway process.
@@ -70,6 +71,8 @@ pub struct AppSettings {
     pub metrics_export: MetricsExportSettings,
     /// What is logged, as a `tracing` filter; `None` for the default of the command.
     pub log_filter: Option<String>,
+    /// The parts of the lines of targets that are logged.
+    pub log_samples: Vec<(String, SampleRate)>,
     /// The certificate with its key, if clients speak TLS.
     pub tls: Option<Arc<TlsServer>>,
     /// A store to use instead of the one in `store`; tests share one between nodes.
@@ -92,6 +95,7 @@ impl Config {
         settings.telemetry.fill(&mut app);
         app.recording.headers = self.secret_headers();
         app.log_filter = settings.log.tracing_filter();
+        app.log_samples = settings.log.samples.of_log().collect();
         app.tls.clone_from(&self.tls);
         app.policy.host_origin = HostOriginRules::new(&settings.access.hosts, &settings.access.origins);
         app
@@ -151,6 +155,7 @@ impl Default for AppSettings {
             trace: TraceSettings::default(),
             metrics_export: MetricsExportSettings::default(),
             log_filter: None,
+            log_samples: Vec::new(),
             tls: None,
             cluster_store: None,
         }

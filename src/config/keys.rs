@@ -106,6 +106,8 @@ pub(crate) enum ValueType {
     ChoiceMap(&'static [&'static str]),
     /// A number from 0 to 1.
     Fraction,
+    /// A table of numbers from 0 to 1.
+    FractionMap,
     /// A table of lists of strings.
     StringLists,
     /// Any value.

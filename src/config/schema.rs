@@ -66,6 +66,7 @@ fn value_schema(kind: ValueType) -> Value {
     let pattern = |pattern: &str| json!({ "type": "string", "pattern": format!("{pattern}|{VARIABLE_PATTERN}") });
     let words =
         |words: &[&str]| json!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": VARIABLE_PATTERN }] });
+    let fraction = || json!({ "type": "number", "minimum": 0, "maximum": 1 });
     match kind {
         ValueType::String => text(),
         ValueType::RequiredString => json!({ "type": "string", "minLength": 1 }),
@@ -90,7 +91,8 @@ fn value_schema(kind: ValueType) -> Value {
         ValueType::StringList => json!({ "type": "array", "items": text() }),
         ValueType::StringMap => json!({ "type": "object", "additionalProperties": text() }),
         ValueType::ChoiceMap(choices) => json!({ "type": "object", "additionalProperties": words(choices) }),
-        ValueType::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        ValueType::Fraction => fraction(),
+        ValueType::FractionMap => json!({ "type": "object", "additionalProperties": fraction() }),
         ValueType::StringLists => {
             json!({ "type": "object", "additionalProperties": { "type": "array", "items": text() } })
         }

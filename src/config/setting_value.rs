@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::console::{OperatorSection, read_operator_principals, read_operators};
 use super::issuers::read_issuers;
 use super::keys::ValueType;
-use super::log_settings::{TargetLevels, read_fraction};
+use super::log_settings::{TargetLevels, TargetSamples, read_fraction};
 use super::model::{ApiKeySection, CallerToken, ContainedScopes, Secret, StoreLocation};
 use super::policy_rules::{is_scope, read_rules};
 use super::reader::{TableReader, ValueSource};
@@ -19,7 +19,7 @@ use super::servers::{check_name, resolve_path};
 use super::settings::{ApiKeySettings, FilterSection};
 use super::spanned_value::SpannedValue;
 use super::values::{ExpiryDate, format_duration, format_size};
-use crate::access_log::{AccessFormat, SampleRate};
+use crate::access_log::AccessFormat;
 use crate::audit::{ArgumentDetail, AuditOutput, RedactedPointers};
 use crate::dialect::{LegRule, Revision};
 use crate::gateway::{NameFilter, Naming};
@@ -32,7 +32,7 @@ use crate::policy::{
     TrustedProxies, is_token68,
 };
 use crate::recording::{BodyRule, RecordMode};
-use crate::telemetry::{LogFormat, LogLevel};
+use crate::telemetry::{LogFormat, LogLevel, SampleRate};
 use crate::trace::SamplerName;
 use crate::upstream::ConnectionMode;
 
@@ -124,6 +124,7 @@ values! {
     Vec<HeaderName>: read_header_names, |names, _| names.iter().map(HeaderName::as_str).collect();
     Vec<AccessRule>: read_rules, |rules, _| rules.iter().map(|rule| &*rule.name).collect();
     TargetLevels: TargetLevels::read, |levels, _| levels.to_json();
+    TargetSamples: TargetSamples::read, |samples, _| samples.to_json();
     Option<Uri>: |table, key| table.url(key).map(Some),
         |url, _| url.as_ref().map(crate::http::client::redacted).into();
     ExportHeaders: |table, key| read_pairs(table, key).map(ExportHeaders),
@@ -377,6 +378,12 @@ impl FillPlace<usize> for Option<usize> {
 impl FillPlace<f64> for SampleRate {
     fn fill(&self, place: &mut f64) {
         *place = self.get();
+    }
+}
+
+impl FillPlace<SampleRate> for TargetSamples {
+    fn fill(&self, place: &mut SampleRate) {
+        *place = self.of_access_log();
     }
 }
 

@@ -16,13 +16,13 @@ use super::key_types::{
     STRING, STRING_MAP, STRINGS, URL, choice, integer, named_tables, table,
 };
 use super::keys::{ConfigKey, ValueType, setting};
-use super::log_settings::TargetLevels;
+use super::log_settings::{TargetLevels, TargetSamples};
 use super::model::{ApiKeySection, CallerToken, ContainedScopes, Secret, StoreLocation};
 use super::setting_table::settings;
 use super::setting_value::Choice;
 use super::structure::{ISSUER, LIMIT, NAMED_TABLES, RULE};
 use super::values::ExpiryDate;
-use crate::access_log::{AccessFormat, SampleRate};
+use crate::access_log::AccessFormat;
 use crate::audit::{ArgumentDetail, AuditOutput};
 use crate::dialect::{LegRule, Revision};
 use crate::gateway::{DEFAULT_PAGE_SIZE, GroupConfig, Naming};
@@ -33,7 +33,7 @@ use crate::otlp::{ExportHeaders, OtlpProtocol, ResourceAttributes};
 use crate::policy::rules::{AccessRule, DefaultAccess};
 use crate::policy::{LimitRule, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, TrustedProxies};
 use crate::recording::{BodyRule, RecordMode};
-use crate::telemetry::{LogFormat, LogLevel};
+use crate::telemetry::{LogFormat, LogLevel, SampleRate};
 use crate::trace::{MAX_QUEUE_SIZE, SamplerName};
 use crate::upstream::{ConnectionMode, UpstreamSpec};
 
@@ -127,12 +127,12 @@ settings! {
         /// Log levels by target: a module of Rialto such as `upstream`, the `access` log, or a crate such as `hyper`.
         levels: TargetLevels = TargetLevels::default(),
             setting(ValueType::ChoiceMap(LogLevel::WORDS)).default("none").example("{ upstream = \"debug\", access = \"off\" }");
+        /// The parts of the lines that are logged, from 0 to 1, by target as in `levels`. Warnings, errors, and requests that do not succeed are always logged.
+        samples: TargetSamples = TargetSamples::default(),
+            setting(ValueType::FractionMap).default("none").example("{ access = 0.1, http = 0.01 }") => access_log.sample;
         /// Whether every request has a line in the access log.
         access: Option<bool> = None,
             BOOLEAN.default("true where standard error is no terminal").example("true") => access_log.enabled;
-        /// The part of the requests that succeed which the access log has, from 0 to 1. Others are always in it.
-        access_sample: SampleRate = SampleRate::default(),
-            setting(ValueType::Fraction).example("0.1") => access_log.sample;
         /// Format of the access log; `combined` is that of Apache and nginx, without the MCP parts.
         access_format: Option<AccessFormat> = None,
             choice::<AccessFormat>().default("that of `format`").example("\"combined\"") => access_log.format;

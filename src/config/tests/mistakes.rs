@@ -130,11 +130,15 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[server.a]\ncommand = \"x\"", "1:2: error: unknown key `server`; did you mean `servers`?"),
     (
         "[log]\nx = 1",
-        "2:1: error: unknown key `x` in [log]; valid: `filter`, `level`, `levels`, `access`, `access_sample`, `access_format`, `format`",
+        "2:1: error: unknown key `x` in [log]; valid: `filter`, `level`, `levels`, `samples`, `access`, `access_format`, `format`",
     ),
     (
-        "[log]\naccess_sample = 1.5",
-        "2:17: error: `access_sample` in [log] must be from 0 to 1; write 1 for all requests, 0.1 for one in ten",
+        "[log.samples]\naccess = 1.5\nhttp = \"few\"\n\"a b\" = 1",
+        "2:10: error: the part of `access` must be from 0 to 1; write 0.1 for one line in ten\n3:8: error: the part of `http` must be from 0 to 1; write 0.1 for one line in ten\n4:1: error: \"a b\" in `samples` in [log] is no log target; write a module such as `upstream`, `access`, or a crate such as `hyper`",
+    ),
+    (
+        "telemetry = { sample_ratio = 1.5 }",
+        "1:30: error: `sample_ratio` in [telemetry] must be from 0 to 1; write 1 for all, 0.1 for one in ten",
     ),
     (
         "[log.levels]\nupstream = \"debgu\"\n\"a b\" = \"info\"",

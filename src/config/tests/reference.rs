@@ -141,6 +141,7 @@ fn value_cell(value_type: ValueType) -> String {
         ValueType::StringMap => "table of strings".to_owned(),
         ValueType::ChoiceMap(words) => format!("table of {}", words.join(", ")),
         ValueType::Fraction => "number from 0 to 1".to_owned(),
+        ValueType::FractionMap => "table of numbers from 0 to 1".to_owned(),
         ValueType::StringLists => "table of lists of strings".to_owned(),
         ValueType::Any => "any".to_owned(),
         ValueType::AnyList => "list".to_owned(),

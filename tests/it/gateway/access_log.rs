@@ -402,14 +402,22 @@ async fn a_reload_changes_levels_sampling_and_the_access_log() {
     ping("third").await;
     // The only line of that request is one of the gateway.
     rialto.wait_for_log("\"request\":\"third\"").await;
-    reload("access_sample = 0", 3).await;
+    reload("samples = { access = 0 }", 3).await;
     ping("fourth").await;
     rialto.get("/nowhere").header("x-request-id", "failed").status().await;
     rialto.wait_for_log("\"request\":\"failed\"").await;
-    reload("access_sample = 1.0", 4).await;
+    reload("samples = { access = 1.0 }", 4).await;
     ping("fifth").await;
     rialto.wait_for_log("\"request\":\"fifth\"").await;
-    assert_eq!(["first", "second", "third", "fourth", "fifth"].map(count), [1, 0, 1, 0, 1]);
+    // The access log has a line, and at this level the gateway another one.
+    reload("levels = { gateway = \"debug\" }\nsamples = { gateway = 0 }", 5).await;
+    ping("sixth").await;
+    rialto.wait_for_log("\"request\":\"sixth\"").await;
+    reload("levels = { gateway = \"debug\" }", 6).await;
+    ping("seventh").await;
+    until("both lines are there", || count("seventh") == 2).await;
+    let counts = ["first", "second", "third", "fourth", "fifth", "sixth"].map(count);
+    assert_eq!(counts, [1, 0, 1, 0, 1, 1]);
 
     rialto.replace_config("[log]\nformat = \"text\"\n");
     rialto.wait_for_log("restart to change log.format").await;
