@@ -87,8 +87,8 @@ impl AccessFields {
         push_number(out, self.bytes_in);
         out.push_str(" out=");
         push_number(out, self.bytes_out);
-        for (name, span) in [(" request=", self.request_id), (" trace=", self.trace_id)] {
-            if let Some(id) = self.text(span) {
+        for (name, id) in [(" request=", self.request_id()), (" trace=", self.text(self.trace_id))] {
+            if let Some(id) = id {
                 out.push_str(name);
                 push_word(out, id);
             }
@@ -162,7 +162,7 @@ impl AccessFields {
         push_number(out, self.bytes_in);
         push_name(out, "bytes_out");
         push_number(out, self.bytes_out);
-        push_member(out, "request", self.text(self.request_id));
+        push_member(out, "request", self.request_id());
         push_member(out, "trace", self.text(self.trace_id));
         out.push_str("},\"target\":\"access\"}");
     }

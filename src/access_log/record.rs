@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use http::Version;
+use http::{HeaderValue, Version};
 use parking_lot::Mutex;
 
 use super::client_names::client_name;
@@ -67,7 +67,7 @@ pub(super) struct AccessFields {
     pub(super) client: Option<Arc<str>>,
     pub(super) method: StoredText,
     pub(super) target: StoredText,
-    pub(super) request_id: StoredText,
+    pub(super) request_id: Option<HeaderValue>,
     pub(super) trace_id: StoredText,
     pub(super) identity: Option<Arc<Identity>>,
     client_info: Option<Raw>,
@@ -143,7 +143,7 @@ impl AccessRecord {
             client: None,
             method: StoredText::default(),
             target: StoredText::default(),
-            request_id: StoredText::default(),
+            request_id: None,
             trace_id: StoredText::default(),
             identity: None,
             client_info: None,
@@ -174,10 +174,10 @@ impl AccessRecord {
     }
 
     /// Notes verb and path of an HTTP request, which may not have a query, and its ids.
-    pub fn note_http(&self, verb: &str, path: &str, request_id: &[u8], traceparent: Option<&[u8]>) {
+    pub fn note_http(&self, verb: &str, path: &str, request_id: Option<&HeaderValue>, traceparent: Option<&[u8]>) {
         let mut fields = self.fields.lock();
         fields.http = fields.store(&[verb, " ", path]);
-        fields.request_id = fields.store(&[str::from_utf8(request_id).unwrap_or_default()]);
+        fields.request_id = request_id.cloned();
         let trace_id = traceparent.and_then(|given| given.get(TRACE_ID));
         let is_id = |id: &&[u8]| id.iter().all(u8::is_ascii_hexdigit);
         if let Some(trace_id) = trace_id.filter(is_id).and_then(|id| str::from_utf8(id).ok()) {
@@ -186,11 +186,11 @@ impl AccessRecord {
     }
 
     /// Notes the address of the client, and the version of HTTP and the program that it says.
-    pub fn note_peer(&self, address: IpAddr, request: Option<(Version, Option<&[u8]>)>) {
+    pub fn note_peer<'r>(&self, address: IpAddr, request: impl FnOnce() -> Option<(Version, Option<&'r [u8]>)>) {
         if self.is_combined() {
             let mut fields = self.fields.lock();
             fields.combined.address = Some(address);
-            if let Some((version, user_agent)) = request {
+            if let Some((version, user_agent)) = request() {
                 fields.combined.version = Some(version);
                 fields.combined.user_agent =
                     fields.store(&[user_agent.and_then(|agent| str::from_utf8(agent).ok()).unwrap_or_default()]);
@@ -419,7 +419,7 @@ impl AccessFields {
         let start = self.text.len();
         for part in parts {
             let room = MAX_FIELD_BYTES.saturating_sub(self.text.len() - start);
-            self.text.push_str(&part[..part.floor_char_boundary(room)]);
+            self.text.push_str(if part.len() <= room { part } else { &part[..part.floor_char_boundary(room)] });
         }
         let position = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         StoredText { start: position(start), end: position(self.text.len()) }
@@ -442,7 +442,7 @@ impl AccessFields {
             (SummaryField::Client, self.client.as_deref()),
             (SummaryField::Method, self.text(self.method)),
             (SummaryField::Target, self.text(self.target)),
-            (SummaryField::RequestId, self.text(self.request_id)),
+            (SummaryField::RequestId, self.request_id()),
             (SummaryField::TraceId, self.text(self.trace_id)),
             (SummaryField::Principal, principal),
             (SummaryField::Group, recorded.group.as_deref()),
@@ -491,6 +491,11 @@ impl AccessFields {
     /// The text at a place; `None` if it is not known.
     pub(super) fn text(&self, span: StoredText) -> Option<&str> {
         self.text.get(span.start as usize..span.end as usize).filter(|text| !text.is_empty())
+    }
+
+    /// The request id, which has visible characters only.
+    pub(super) fn request_id(&self) -> Option<&str> {
+        self.request_id.as_ref().and_then(|id| str::from_utf8(id.as_bytes()).ok())
     }
 
     /// Whether the request did not end as its client wanted; such a request is always logged.

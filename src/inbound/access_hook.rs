@@ -29,9 +29,9 @@ impl Inbound {
         peer: SocketAddr,
     ) -> Option<Arc<AccessRecord>> {
         let record = self.access_log.begin()?;
-        record.note_peer(peer.ip(), Some((head.version, head.headers.get("user-agent"))));
+        record.note_peer(peer.ip(), || Some((head.version, head.headers.get("user-agent"))));
         let path = without_session_id(head.uri.path());
-        record.note_http(head.verb.as_str(), path, request_id.as_bytes(), head.headers.get("traceparent"));
+        record.note_http(head.verb.as_str(), path, Some(request_id), head.headers.get("traceparent"));
         Some(record)
     }
 
@@ -43,8 +43,8 @@ impl Inbound {
         body: &Bytes,
     ) -> Option<Arc<AccessRecord>> {
         let record = self.access_log.begin_relayed()?;
-        let request_id = caller.request_id.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
-        record.note_http(head.verb.as_str(), without_session_id(head.uri.path()), request_id, None);
+        let path = without_session_id(head.uri.path());
+        record.note_http(head.verb.as_str(), path, caller.request_id.as_ref(), None);
         record.note_identity(&caller.identity);
         record.note_relayed();
         record.note_received(body.len());
@@ -55,7 +55,7 @@ impl Inbound {
     /// The record of an HTTP request whose head cannot be read.
     pub(super) fn log_unreadable_head(&self, status: u16, peer: SocketAddr) {
         if let Some(record) = self.access_log.begin() {
-            record.note_peer(peer.ip(), None);
+            record.note_peer(peer.ip(), || None);
             record.note_status(status);
             AccessGuard::new(Some(&record)).finish(AccessEnd::Answered);
         }
@@ -117,10 +117,8 @@ fn without_session_id(path: &str) -> &str {
     let trimmed = path.trim_end_matches('/');
     let is_id = |tail: &[u8]| tail.iter().all(u8::is_ascii_hexdigit);
     let tail = trimmed.len().checked_sub(SESSION_ID_DIGITS).map(|start| &trimmed.as_bytes()[start..]);
-    match (tail.is_some_and(is_id), trimmed.rfind('/')) {
-        (true, Some(slash)) => &trimmed[..slash],
-        _ => path,
-    }
+    let end = if tail.is_some_and(is_id) { trimmed.rfind('/') } else { None };
+    end.map_or(path, |slash| &trimmed[..slash])
 }
 
 #[cfg(test)]

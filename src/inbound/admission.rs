@@ -259,7 +259,7 @@ fn caller(policy: &Policy, identity: Arc<Identity>, request: &ArrivedRequest<'_>
     let client = policy.trusted_proxies.client_address(request.connection.peer, &request.head.headers);
     if let Some(access) = &request.access {
         access.note_identity(&identity);
-        access.note_peer(client.ip(), None);
+        access.note_peer(client.ip(), || None);
     }
     let caller = policy.caller(identity, &request.head.headers, Some(request.request_id.clone()), Some(client));
     Caller { access: request.access.clone(), ..caller }
