@@ -323,6 +323,7 @@ export interface components {
             revision: components['schemas']['Revision'] | null;
             transport: string;
             leased: boolean;
+            process: number | null;
         };
         CallTime: {
             rialto_us: number;

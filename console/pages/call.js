@@ -120,7 +120,7 @@ function Ends({ call }) {
         <div class="end right">${
             server
                 ? html`<span class="mono">${server.revision}</span><b>${server.name}</b><span class="tag server">server</span>
-        <p>${transportName(server.transport)}${server.leased ? ', leased to this client' : ', shared'}</p>`
+        <p>${transportName(server.transport)}${server.leased ? ', leased to this client' : ', shared'}${server.process ? `, process ${server.process}` : ''}</p>`
                 : call.relayed_to
                   ? html`<b>${call.relayed_to}</b><p>served the call; what went to the server is recorded there</p>`
                   : html`<b>Rialto itself</b><p>nothing was sent to a server</p>`

@@ -120,6 +120,8 @@ pub struct ServerFacts {
     pub transport: &'static str,
     /// Whether the client has the connection for itself.
     pub is_leased: bool,
+    /// The process id of the child that the server is.
+    pub process: Option<u32>,
 }
 
 /// Where a text is; empty if it is not known.
@@ -461,6 +463,9 @@ impl AccessFields {
             if let Some(text) = text {
                 out.text(field, text);
             }
+        }
+        if let Some(process) = server.and_then(|server| server.process) {
+            out.number(SummaryField::ServerProcess, process);
         }
         if let Some(code) = self.error {
             out.number(SummaryField::ErrorCode, code);

@@ -133,7 +133,8 @@ pub(super) fn call(
     let Some(mut replies) = trace_context::call_local(&member.leg, &forward.call) else { return forward.replies() };
     if let Some(revision) = member.state.revision {
         member.leg.count_revision_pair(forward.call.client.revision, revision);
-        forward.note_connection(revision, "built-in", false);
+        let facts = ServerFacts { revision: revision.as_str(), transport: "built-in", is_leased: false, process: None };
+        forward.note_connection(facts);
         forward.server_revision = Some(revision);
     }
     match replies.take_ready() {
@@ -247,7 +248,12 @@ impl ForwardedCall {
             };
             let connection = lease.connection();
             self.leg.count_revision_pair(self.call.client.revision, connection.revision());
-            self.note_connection(connection.revision(), connection.transport(), lease.is_exclusive());
+            self.note_connection(ServerFacts {
+                revision: connection.revision().as_str(),
+                transport: connection.transport(),
+                is_leased: lease.is_exclusive(),
+                process: connection.process(),
+            });
             self.server_revision = Some(connection.revision());
             if !self.passes_results_unchanged(connection.revision()) {
                 self.call.delivery = AnswerDelivery::Whole;
@@ -315,9 +321,8 @@ impl ForwardedCall {
     }
 
     /// Notes the connection of the call for those who watch.
-    fn note_connection(&self, revision: Revision, transport: &'static str, is_leased: bool) {
+    fn note_connection(&self, server: ServerFacts) {
         if let Some(access) = &self.call.caller.access {
-            let server = ServerFacts { revision: revision.as_str(), transport, is_leased };
             access.note_connection(self.leg.name(), server);
         }
     }

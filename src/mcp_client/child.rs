@@ -108,6 +108,11 @@ impl ChildProcess {
         Ok((Self { child, group, stderr_tail, stderr_task }, stdin, stdout))
     }
 
+    /// The process id; `None` once it has exited.
+    pub(super) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// The last lines of stderr.
     pub(super) fn stderr_tail(&self) -> StderrTail {
         self.stderr_tail.clone()

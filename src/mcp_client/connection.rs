@@ -116,6 +116,11 @@ impl Connection {
         self.transport.name()
     }
 
+    /// The process id of the child that the server is; `None` where it is no child of this process.
+    pub fn process(&self) -> Option<u32> {
+        self.transport.process()
+    }
+
     /// The revisions that the server lists, if it does.
     pub fn offered_revisions(&self) -> &[String] {
         &self.offered_revisions

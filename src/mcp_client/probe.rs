@@ -338,6 +338,14 @@ impl Transport {
         }
     }
 
+    /// The process id of the child that the server is.
+    pub(super) fn process(&self) -> Option<u32> {
+        match self {
+            Self::Stdio(stdio) => stdio.process,
+            Self::Sse(_) | Self::Http(_) => None,
+        }
+    }
+
     /// Closes the connection, the session and the child process that it has.
     pub(super) async fn close(&self) {
         match self {

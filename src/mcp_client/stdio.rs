@@ -21,6 +21,8 @@ use crate::ndjson::{LineReader, TextLine};
 #[derive(Debug)]
 pub(super) struct StdioClient {
     pub(super) duplex: Arc<Duplex>,
+    /// The process id of the child.
+    pub(super) process: Option<u32>,
     /// Asks the child task to stop the child; the inner sender is signalled when it has exited.
     stop: Mutex<Option<oneshot::Sender<oneshot::Sender<()>>>>,
 }
@@ -33,6 +35,7 @@ impl StdioClient {
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
         let (process, stdin, stdout) = ChildProcess::start(command)?;
+        let id = process.id();
         let parser = MessageParser::new(settings.json_depth, command.program.clone());
         let (duplex, messages) = Duplex::new(parser, unsolicited);
         let duplex = Arc::new(duplex.asking_newest_call(settings.asks_newest_call));
@@ -41,7 +44,7 @@ impl StdioClient {
         let reader = read_messages(Arc::clone(&duplex), stdout, settings.message_bytes);
         let task = ChildTask { process, duplex: Arc::clone(&duplex), writer, program: command.program.clone() };
         tokio::spawn(task.run(reader, stopped, settings.stop_timeout));
-        Ok(Self { duplex, stop: Mutex::new(Some(stop)) })
+        Ok(Self { duplex, process: id, stop: Mutex::new(Some(stop)) })
     }
 
     /// Stops the child and waits for its exit.

@@ -33,6 +33,8 @@ pub enum SummaryField {
     ServerRevision,
     /// The transport of the server.
     ServerTransport,
+    /// The process id of the child that the server is.
+    ServerProcess,
     /// Whether the client has the connection for itself.
     Leased,
     /// How the call ended.

@@ -54,6 +54,8 @@ pub(super) struct RowServer<'c> {
     pub(super) revision: Option<&'c str>,
     pub(super) transport: &'c str,
     pub(super) leased: bool,
+    /// The process id of the child that the server is.
+    pub(super) process: Option<u32>,
 }
 
 /// Why there is no result.

@@ -173,6 +173,7 @@ impl RowMaker {
             revision: call.field(SummaryField::ServerRevision),
             transport: call.field(SummaryField::ServerTransport).unwrap_or("http"),
             leased: call.field(SummaryField::Leased).is_some(),
+            process: call.field(SummaryField::ServerProcess).and_then(|id| id.parse().ok()),
         })
     }
 

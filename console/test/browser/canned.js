@@ -143,7 +143,14 @@ export const row = (i, o = {}) => ({
     client: { name: 'desk', version: '1.9', revision: '2026-07-28', transport: 'http', caller: 'ann', session: null },
     method: 'tools/call',
     name: 'github__search_issues',
-    server: { name: 'github', own: 'search_issues', revision: '2026-07-28', transport: 'http', leased: false },
+    server: {
+        name: 'github',
+        own: 'search_issues',
+        revision: '2026-07-28',
+        transport: 'http',
+        leased: false,
+        process: null
+    },
     bridge: 'none',
     rounds: 1,
     outcome: 'ok',
@@ -173,7 +180,7 @@ const kinds = [
         },
         method: 'resources/read',
         name: 'rialto://files/…/notes.md',
-        server: { name: 'files', own: 'x', revision: '2025-11-25', transport: 'stdio', leased: true },
+        server: { name: 'files', own: 'x', revision: '2025-11-25', transport: 'stdio', leased: true, process: 4711 },
         bridge: 'names',
         took_us: 2900,
         time: { rialto_us: 300, open_us: 0, server_us: 2600, client_us: 0 }
@@ -194,7 +201,14 @@ const kinds = [
     },
     {
         name: 'tickets__close_ticket',
-        server: { name: 'tickets', own: 'close_ticket', revision: '2025-06-18', transport: 'stdio', leased: true },
+        server: {
+            name: 'tickets',
+            own: 'close_ticket',
+            revision: '2025-06-18',
+            transport: 'stdio',
+            leased: true,
+            process: 4711
+        },
         bridge: 'across',
         rounds: 2,
         took_us: 6420113,
@@ -210,7 +224,7 @@ const kinds = [
             session: null
         },
         name: 'search__web',
-        server: { name: 'search', own: null, revision: null, transport: 'http', leased: false },
+        server: { name: 'search', own: null, revision: null, transport: 'http', leased: false, process: null },
         outcome: 'unavailable',
         took_us: 200,
         time: { rialto_us: 200, open_us: 0, server_us: 0, client_us: 0 }

@@ -172,7 +172,16 @@ async fn a_call_of_two_rounds_is_one_row_with_two_request_names() {
         let sent = messages(&detail, "server", "out");
         let calls = sent.iter().filter(|one| one["method"] == "tools/call").count();
         assert_eq!(calls, if transport == ServerTransport::PerRequest { 2 } else { 1 }, "{transport:?} {detail:#}");
+        let parent = detail["server"]["process"].as_u64().map(parent_of);
+        let expected = (transport == ServerTransport::Stdio).then(std::process::id);
+        assert_eq!(parent, expected, "the gateway of this test is the parent of a child: {transport:?} {detail:#}");
     }
+}
+
+/// The parent of a process.
+fn parent_of(process: u64) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
