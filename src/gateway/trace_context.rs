@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use memchr::memmem::Finder;
 
 use super::group::Group;
@@ -15,8 +15,11 @@ use crate::request_span;
 use crate::trace::{AttributeValue, CallTrace, RemoteParent, SpanContext, SpanKind, TraceSpan, Tracer};
 use crate::upstream::Leg;
 
+const TRACEPARENT: HeaderName = HeaderName::from_static(TRACE_HEADERS[0]);
+const TRACESTATE: HeaderName = HeaderName::from_static(TRACE_HEADERS[1]);
+
 /// Spares most calls the search for a trace context that they do not have.
-static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
+static TRACEPARENT_MEMBER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
 
 /// Copies the trace context from `_meta` to the headers, for upstreams that read it there.
 pub(super) fn copy_to_headers(call: &mut Call) {
@@ -30,7 +33,7 @@ pub(super) fn copy_to_headers(call: &mut Call) {
         }
     }
     if let (CallTrace::PassedOn, Some(access)) = (&call.trace, &caller.access) {
-        let context = caller.headers.get(TRACE_HEADERS[0]).and_then(|value| SpanContext::parse(value.as_bytes()));
+        let context = caller.headers.get(&TRACEPARENT).and_then(|value| SpanContext::parse(value.as_bytes()));
         context.iter().for_each(|context| access.note_trace(&context.trace_id_text()));
     }
     call.caller = Arc::new(caller);
@@ -38,7 +41,7 @@ pub(super) fn copy_to_headers(call: &mut Call) {
 
 /// The `_meta` of a request that has a trace context in it.
 fn traced_meta(params: Option<&Payload>) -> Option<Raw> {
-    params?.member(Key::Meta).filter(|meta| TRACEPARENT.find(meta.as_bytes()).is_some())
+    params?.member(Key::Meta).filter(|meta| TRACEPARENT_MEMBER.find(meta.as_bytes()).is_some())
 }
 
 /// The span that a request is a part of, as its sender says: the node that relayed it, the client in `_meta`, or the
@@ -47,8 +50,8 @@ fn remote_parent(caller: &Caller, params: Option<&Payload>) -> Option<RemotePare
     if let Some(relay_span) = &caller.relay_span {
         return Some((**relay_span).clone());
     }
-    let header = |name: &str| caller.headers.get(name).and_then(|value| value.to_str().ok());
-    let transport = header(TRACE_HEADERS[0]).and_then(|text| SpanContext::parse(text.as_bytes()));
+    let header = |name: &HeaderName| caller.headers.get(name).and_then(|value| value.to_str().ok());
+    let transport = header(&TRACEPARENT).and_then(|text| SpanContext::parse(text.as_bytes()));
     if let Some(meta) = traced_meta(params) {
         let [parent, state] = meta.pick([TRACE_HEADERS[0], TRACE_HEADERS[1]]);
         let text = |raw: &Option<Raw>| raw.as_ref().and_then(Raw::text).map(Cow::into_owned);
@@ -57,7 +60,7 @@ fn remote_parent(caller: &Caller, params: Option<&Payload>) -> Option<RemotePare
             return Some(RemoteParent::new(context, text(&state).as_deref()).with_link(transport));
         }
     }
-    Some(RemoteParent::new(transport?, header(TRACE_HEADERS[1])))
+    Some(RemoteParent::new(transport?, header(&TRACESTATE)))
 }
 
 /// A request of a client whose span begins.

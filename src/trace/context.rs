@@ -38,6 +38,16 @@ pub(super) const SAMPLED: u8 = 1;
 const RANDOM: u8 = 2;
 /// Length of `traceparent` in version 00.
 const TRACEPARENT_BYTES: usize = 55;
+/// The two hexadecimal digits of each byte.
+const HEX_DIGITS: [[u8; 2]; 256] = {
+    let digits = b"0123456789abcdef";
+    let (mut pairs, mut byte) = ([[0; 2]; 256], 0);
+    while byte < 256 {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
 /// Longest `tracestate` that is passed on; W3C asks for no more.
 const MAX_STATE_BYTES: usize = 512;
 
@@ -126,10 +136,8 @@ fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
 }
 
 fn write_hex(bytes: &[u8], text: &mut [u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (byte, pair) in bytes.iter().zip(text.chunks_exact_mut(2)) {
-        pair[0] = DIGITS[usize::from(byte >> 4)];
-        pair[1] = DIGITS[usize::from(byte & 15)];
+    for (byte, pair) in bytes.iter().zip(text.as_chunks_mut().0) {
+        *pair = HEX_DIGITS[usize::from(*byte)];
     }
 }
 
