@@ -215,7 +215,7 @@ settings! {
         /// How much of one recorded message is kept: the first three quarters of it, and the last.
         record_body_bytes: usize = 64 << 10, SIZE.example("\"16KiB\"") => recording.body_bytes;
         /// Calls a second and worker that are all recorded; of more, one in 2, 4, 8 and so on, and every failure.
-        record_rate: u32 = 500, COUNT.example("50") => recording.rate;
+        record_rate: u32 = 200, COUNT.example("50") => recording.rate;
         /// Members and headers of recorded messages that are never shown, by name or by JSON pointer, beside those that look secret.
         redact: Vec<String> = Vec::new(),
             STRINGS.default("none").example("[\"ssn\", \"/params/arguments/customer\"]") => recording.redact;

@@ -67,7 +67,7 @@ impl Default for RecordingSettings {
             bodies: BodyRule::default(),
             bytes: 32 << 20,
             body_bytes: 64 << 10,
-            rate: 500,
+            rate: 200,
             redact: Vec::new(),
             headers: Vec::new(),
             linger: Duration::from_secs(30),
