@@ -2,6 +2,7 @@
 
 mod access_log;
 mod admin;
+mod clock;
 mod filters;
 mod first_start;
 mod metrics;

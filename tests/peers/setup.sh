@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis, nginx and HAProxy:
-# setup.sh DEST [documents|redis|fronts|nginx|chromium|console|prometheus|valgrind]
+# setup.sh DEST [documents|redis|fronts|nginx|chromium|console|faketime|prometheus|valgrind]
 #
 # With `documents`, `redis` (and Valkey), `fronts` (nginx and HAProxy), `nginx`, `chromium`, `console` (packages that test
-# the page), `prometheus` or `valgrind` only that is installed; the last four are installed only then.
+# the page), `faketime`, `prometheus` or `valgrind` only that is installed; the last five are installed only then.
 #
 # Leaves in DEST: redis-server, valkey-server, nginx, haproxy, chromium and promtool (links), node/ (packages, a Node 22 and the
 # scripts), py1/, py2/, otel/, fastmcp/ and canaille/ (Python environments), everything/ and documents/. Unchanged parts are
@@ -146,6 +146,13 @@ prometheus_tools() {
     command -v promtool >/dev/null || install_unstarted prometheus
     ln -sfn "$(command -v promtool)" "$dest/promtool"
     say "promtool: $("$dest/promtool" --version 2>&1 | sed -n 's/^promtool, version \([^ ]*\).*/\1/p')"
+}
+
+# libfaketime, under which the time of day can be set for one process.
+faketime_library() {
+    dpkg -s libfaketime >/dev/null 2>&1 || install libfaketime
+    ln -sfn "$(dpkg -L libfaketime | grep '/libfaketime\.so')" "$dest/libfaketime.so"
+    say "faketime: $(dpkg-query --show --showformat '${Version}' libfaketime)"
 }
 
 # valgrind with vgdb, for the instruction counts.
@@ -293,6 +300,10 @@ if [ "${2:-}" = console ]; then
 fi
 if [ "${2:-}" = prometheus ]; then
     prometheus_tools
+    exit
+fi
+if [ "${2:-}" = faketime ]; then
+    faketime_library
     exit
 fi
 if [ "${2:-}" = valgrind ]; then
