@@ -56,6 +56,12 @@ pub fn current_worker() -> usize {
     CURRENT_WORKER.get()
 }
 
+/// Lets other threads go first, for loops of a background thread: the scheduler would leave it a processor for a whole time
+/// slice, and calls would wait for that long.
+pub fn give_way() {
+    std::thread::yield_now();
+}
+
 impl Workers {
     /// Starts `count` workers.
     ///

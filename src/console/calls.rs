@@ -16,6 +16,7 @@ use crate::recording::{
     BodyAccess, CallFilter, CallLog, CallRow, ExportForm, KeepError, RecordMode, RowEvents, RowMaker, StoredCall,
     decode_number, export, messages_of, shown_text,
 };
+use crate::workers::give_way;
 
 /// Longest time that bodies are shown for, and the time where none is given.
 const BODIES_TIME: Duration = Duration::from_secs(15 * 60);
@@ -153,12 +154,20 @@ fn list(request: &AdminRequest) -> ApiResult {
         BodyAccess::Shown => texts_of(call, &rows),
         BodyAccess::Shapes => Vec::new(),
     };
-    let is_wanted =
-        |call: &StoredCall| filter.is_empty() || filter.matches_call(rows.row_value(call, bodies), || texts(call));
+    let is_wanted = |call: &StoredCall| {
+        filter.is_empty() || {
+            give_way();
+            filter.matches_call(rows.row_value(call, bodies), || texts(call))
+        }
+    };
     let found = calls.newest(below, is_wanted, limit + 1);
     let next = found.get(limit - 1).filter(|_| found.len() > limit).map(|last| last.number);
     let next = next.map(|number| request.console.seal_cursor(usize::try_from(number).unwrap_or(0)));
-    let items = found.iter().take(limit).map(|call| rows.row(call, bodies)).collect();
+    let row = |call| {
+        give_way();
+        rows.row(call, bodies)
+    };
+    let items = found.iter().take(limit).map(row).collect();
     Ok(ApiAnswer::json(&CallPage { items, next }))
 }
 
