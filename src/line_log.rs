@@ -3,6 +3,7 @@
 //!
 //! What waits is bounded. Lines beyond that are lost, counted, and told of in the next line that can be written.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -91,6 +92,29 @@ const RETAINED_TEXT_MAX: usize = 1 << 20;
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a failing output is complained of.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// `000` to `999`, one behind the other.
+const THREE_DIGITS: &str = {
+    const BYTES: [u8; 3000] = {
+        let (mut bytes, mut number) = ([0; 3000], 0);
+        while number < 1000 {
+            bytes[3 * number] = b'0' + (number / 100) as u8;
+            bytes[3 * number + 1] = b'0' + (number / 10 % 10) as u8;
+            bytes[3 * number + 2] = b'0' + (number % 10) as u8;
+            number += 1;
+        }
+        bytes
+    };
+    match str::from_utf8(&BYTES) {
+        Ok(text) => text,
+        Err(_) => panic!(),
+    }
+};
+
+thread_local! {
+    /// The second that was written last, and its text: a busy log has many lines in each.
+    static LAST_SECOND: Cell<(u64, [u8; 20])> = const { Cell::new((0, *b"1970-01-01T00:00:00.")) };
+}
 
 impl PendingLines for TextLines {
     fn move_into(&mut self, text: &mut String) {
@@ -320,9 +344,21 @@ fn end_of_pipe_write(bytes: &[u8], start: usize) -> usize {
 /// Writes a time as `2026-07-28T09:05:00.123Z`.
 pub fn push_rfc3339(text: &mut String, time: SystemTime) {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (seconds, days) = (since.as_secs() % 86_400, since.as_secs() / 86_400);
+    let (known, mut written) = LAST_SECOND.get();
+    if known != since.as_secs() {
+        written = rfc3339_second(since.as_secs());
+        LAST_SECOND.set((since.as_secs(), written));
+    }
+    text.push_str(str::from_utf8(&written).unwrap_or_default());
+    text.push_str(three_digits(since.subsec_millis() as usize));
+    text.push('Z');
+}
+
+/// A second since 1970 as `2026-07-28T09:05:00.`.
+fn rfc3339_second(since: u64) -> [u8; 20] {
+    let (seconds, days) = (since % 86_400, since / 86_400);
     let (year, month, day) = date(days);
-    let mut written = *b"0000-00-00T00:00:00.000Z";
+    let mut written = *b"0000-00-00T00:00:00.";
     for (place, number) in [
         (0..4, year),
         (5..7, month),
@@ -330,11 +366,10 @@ pub fn push_rfc3339(text: &mut String, time: SystemTime) {
         (11..13, seconds / 3600),
         (14..16, seconds / 60 % 60),
         (17..19, seconds % 60),
-        (20..23, u64::from(since.subsec_millis())),
     ] {
         put_digits(&mut written[place], number);
     }
-    text.push_str(str::from_utf8(&written).unwrap_or_default());
+    written
 }
 
 /// Writes a time as the common log format has it: `28/Jul/2026:09:05:00 +0000`.
@@ -358,9 +393,13 @@ pub fn push_common_log_time(text: &mut String, time: SystemTime) {
 pub fn push_milliseconds(text: &mut String, time: Duration) {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     push_number(text, micros / 1000);
-    let mut written = *b".000";
-    put_digits(&mut written[1..], micros % 1000);
-    text.push_str(str::from_utf8(&written).unwrap_or_default());
+    text.push('.');
+    text.push_str(three_digits((micros % 1000) as usize));
+}
+
+/// A number below 1000 with leading zeros.
+fn three_digits(number: usize) -> &'static str {
+    THREE_DIGITS.get(3 * number..3 * number + 3).unwrap_or_default()
 }
 
 /// Writes a number. A line has many, and `fmt` takes several times as long for each.
