@@ -83,7 +83,7 @@ function Connections({ server }) {
     return html`<div class="body"><div class="scroll"><table><thead><tr><th scope="col">Speaks</th><th scope="col">Serves clients of</th>
         <th scope="col">Can ask clients</th><th scope="col">Capabilities</th><th scope="col">Why</th></tr></thead>
         <tbody>${server.legs.map(
-            leg => html`<tr key=${leg.revision}><td class="mono">${leg.revision}</td><td class="mono wrap">${leg.clients.join(' ')}</td>
+            leg => html`<tr key=${leg.revision}><td class="mono">${leg.revision}</td><td class="mono wrap">${leg.clients.map(revision => [html`<span class="word" key=${revision}>${revision}</span>`, ' '])}</td>
             <td>${leg.reaches_client ? 'yes' : 'no'}</td><td class="wrap">${leg.capabilities.join(', ')}</td>
             <td class="wrap">${leg.why}</td></tr>`
         )}</tbody></table></div><p class="muted">${leased} leased to single clients; ${busy} at work.</p></div>`;

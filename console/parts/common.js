@@ -31,7 +31,8 @@ export const shapeOf = phase => SHAPES[/** @type {keyof typeof SHAPES} */ (phase
 const WARNINGS = new Set(['tool_error', 'cancelled', 'timeout', 'input_required']);
 /** @param {{ outcome?: string | null, done?: boolean }} props */
 export function Outcome({ outcome, done = true }) {
-    if (!done) return html`<span class="outcome"><${Dot} state="wait" />running</span>`;
+    const undone = outcome === 'waiting' ? 'waiting' : 'running';
+    if (!done) return html`<span class="outcome"><${Dot} state="wait" />${undone}</span>`;
     const shape = outcome === 'ok' ? 'ok' : WARNINGS.has(outcome ?? '') ? 'warn' : 'bad';
     return html`<span class=${`outcome ${shape}`}><${Dot} state=${shape} />${(outcome ?? 'unknown').replaceAll('_', ' ')}</span>`;
 }

@@ -6,9 +6,9 @@ export function duration(us) {
     const ms = us / 1000;
     if (ms < 0.05) return us > 0 ? `${trim(ms, 2)} ms` : '0 ms';
     if (ms < 10) return `${trim(ms, 1)} ms`;
-    if (ms < 1000) return `${Math.round(ms)} ms`;
-    if (ms < 10_000) return `${trim(ms / 1000, 2)} s`;
-    if (ms < 60_000) return `${trim(ms / 1000, 1)} s`;
+    if (ms < 999.5) return `${Math.round(ms)} ms`;
+    if (ms < 9995) return `${trim(ms / 1000, 2)} s`;
+    if (ms < 59_950) return `${trim(ms / 1000, 1)} s`;
     return span(Math.round(ms / 1000));
 }
 
@@ -17,8 +17,9 @@ const trim = (value, digits) => String(Number(value.toFixed(digits)));
 
 /** @param {number} seconds @returns {string} "12 s", "3 min 20 s", "2 h 5 min", "6 days" */
 export function span(seconds) {
-    if (seconds < 60) return `${Math.max(0, Math.round(seconds))} s`;
-    if (seconds < 3600) return join(Math.floor(seconds / 60), 'min', Math.round(seconds % 60), 's');
+    seconds = Math.max(0, Math.round(seconds));
+    if (seconds < 60) return `${seconds} s`;
+    if (seconds < 3600) return join(Math.floor(seconds / 60), 'min', seconds % 60, 's');
     if (seconds < 86_400) return join(Math.floor(seconds / 3600), 'h', Math.floor((seconds % 3600) / 60), 'min');
     const days = Math.floor(seconds / 86_400);
     return `${days} ${days === 1 ? 'day' : 'days'}`;

@@ -15,6 +15,9 @@ test('durations', () => {
         [84_000, '84 ms'],
         [219_040, '219 ms'],
         [6_420_113, '6.42 s'],
+        [999_600, '1 s'],
+        [9_999_000, '10 s'],
+        [59_970_000, '1 min'],
         [61_000_000, '1 min 1 s'],
         [null, '–']
     ];
@@ -23,6 +26,7 @@ test('durations', () => {
         [span(12), span(200), span(7500), span(86_400), span(600_000)],
         ['12 s', '3 min 20 s', '2 h 5 min', '1 day', '6 days']
     );
+    assert.deepEqual([span(-1), span(59.6), span(599.7), span(3599.6)], ['0 s', '1 min', '10 min', '1 h']);
 });
 
 test('sizes and figures', () => {
