@@ -25,7 +25,7 @@ use crate::dialect::{LegRule, Revision};
 use crate::gateway::{NameFilter, Naming};
 use crate::http::server::{ClientCertificates, Http1Implementation, TlsVersion};
 use crate::issuers::IssuerSettings;
-use crate::otlp::{ExportHeaders, OtlpProtocol, ResourceAttributes};
+use crate::otlp::{ExportHeaders, OtlpCompression, OtlpProtocol, ResourceAttributes};
 use crate::policy::rules::{AccessRule, DefaultAccess, PrincipalPattern};
 use crate::policy::{
     AdminToken, ApiKeySpec, ApiKeys, KEY_PREFIX, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, Tokens,
@@ -185,6 +185,7 @@ choices! {
     RecordMode { "off" => Off, "watch" => Watch, "always" => Always }
     BodyRule { "never" => Never, "ask" => Ask, "always" => Always }
     OtlpProtocol { "http/protobuf" => HttpProtobuf, "grpc" => Grpc }
+    OtlpCompression { "none" => Off, "gzip" => Gzip }
     SamplerName {
         "always_on" => AlwaysOn, "always_off" => AlwaysOff, "traceidratio" => TraceIdRatio,
         "parentbased_always_on" => ParentBasedAlwaysOn, "parentbased_always_off" => ParentBasedAlwaysOff,

@@ -29,7 +29,7 @@ use crate::gateway::{DEFAULT_PAGE_SIZE, GroupConfig, Naming};
 use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
 use crate::http::server::{ClientCertificates, Http1Implementation, TlsVersion};
 use crate::issuers::IssuerSettings;
-use crate::otlp::{ExportHeaders, OtlpProtocol, ResourceAttributes};
+use crate::otlp::{ExportHeaders, OtlpCompression, OtlpProtocol, ResourceAttributes};
 use crate::policy::rules::{AccessRule, DefaultAccess};
 use crate::policy::{LimitRule, OperatorPrincipals, OperatorRight, PublicUrl, SecretDigest, TrustedProxies};
 use crate::recording::{BodyRule, RecordMode};
@@ -162,6 +162,8 @@ settings! {
         /// How spans and metrics are sent.
         protocol: Option<OtlpProtocol> = None,
             choice::<OtlpProtocol>().default("\"http/protobuf\"").example("\"grpc\"") => otlp.protocol;
+        /// How requests to the collector are compressed.
+        compression: OtlpCompression = OtlpCompression::Off, choice::<OtlpCompression>().example("\"gzip\"") => otlp.compression;
         /// Headers sent to the collector.
         headers: ExportHeaders = ExportHeaders::default(),
             STRING_MAP.default("none").example("{ x-api-key = \"a s3cret of the collector\" }") => otlp.headers;

@@ -1,9 +1,12 @@
 //! Sends encoded requests to a collector: OTLP over HTTP or over gRPC.
 
+use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, RETRY_AFTER, TE};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, TE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri};
 
 use super::resource::rejected_items;
@@ -22,10 +25,25 @@ pub enum OtlpProtocol {
     Grpc,
 }
 
+/// How requests to the collector are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OtlpCompression {
+    /// Not at all.
+    #[default]
+    Off,
+    /// By gzip.
+    Gzip,
+}
+
+/// A request that was compressed as the collector is to get it. It is made once, however often it is sent.
+#[derive(Debug, Clone)]
+pub(super) struct PackedRequest(Bytes);
+
 /// A collector.
 pub(super) struct OtlpClient {
     url: Uri,
     transport: OtlpTransport,
+    compression: OtlpCompression,
     headers: HeaderMap,
     timeout: Duration,
 }
@@ -44,6 +62,8 @@ pub(super) struct ExportError {
     pub(super) retry_after: Option<Duration>,
 }
 
+const GZIP: &str = "gzip";
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
@@ -61,7 +81,7 @@ const MAX_MESSAGE_BYTES: usize = 200;
 
 impl OtlpClient {
     pub(super) fn new(collector: &CollectorConfig) -> Self {
-        let CollectorConfig { url, protocol, headers, timeout, .. } = collector.clone();
+        let CollectorConfig { url, protocol, compression, headers, timeout, .. } = collector.clone();
         let connect_time = timeout.min(MAX_CONNECT_TIME);
         let transport = match protocol {
             OtlpProtocol::HttpProtobuf => {
@@ -70,7 +90,7 @@ impl OtlpClient {
             }
             OtlpProtocol::Grpc => OtlpTransport::Grpc(Http2Client::new(connect_time, MAX_RESPONSE_BYTES)),
         };
-        Self { url, transport, headers, timeout }
+        Self { url, transport, compression, headers, timeout }
     }
 
     /// The address of the collector, for logs.
@@ -78,17 +98,32 @@ impl OtlpClient {
         redacted(&self.url)
     }
 
-    /// Sends an encoded request.
-    pub(super) async fn export(&self, request: Bytes) -> Result<RejectedItems, ExportError> {
+    /// Compresses and frames an encoded request.
+    pub(super) fn pack(&self, request: Bytes) -> PackedRequest {
+        let request = match self.compression {
+            OtlpCompression::Off => request,
+            OtlpCompression::Gzip => gzip(&request),
+        };
+        PackedRequest(match &self.transport {
+            OtlpTransport::Http(_) => request,
+            OtlpTransport::Grpc(_) => grpc_frame(self.compression, &request),
+        })
+    }
+
+    /// Sends a request.
+    pub(super) async fn export(&self, request: PackedRequest) -> Result<RejectedItems, ExportError> {
         match &self.transport {
-            OtlpTransport::Http(client) => self.export_http(client, request).await,
-            OtlpTransport::Grpc(client) => self.export_grpc(client, &request).await,
+            OtlpTransport::Http(client) => self.export_http(client, request.0).await,
+            OtlpTransport::Grpc(client) => self.export_grpc(client, request.0).await,
         }
     }
 
     async fn export_http(&self, client: &HttpClient, request: Bytes) -> Result<RejectedItems, ExportError> {
         let headers = |head: &mut RequestEncoder| {
             head.put_static(&CONTENT_TYPE, "application/x-protobuf");
+            if self.compression == OtlpCompression::Gzip {
+                head.put_static(&CONTENT_ENCODING, GZIP);
+            }
             self.headers.iter().for_each(|(name, value)| head.put(name, value));
         };
         let failed = |why: String| ExportError { why, is_retryable: true, retry_after: None };
@@ -110,14 +145,17 @@ impl OtlpClient {
         Err(ExportError { why: format!("{} answers {status}", self.name()), is_retryable, retry_after })
     }
 
-    async fn export_grpc(&self, client: &Http2Client, request: &Bytes) -> Result<RejectedItems, ExportError> {
+    async fn export_grpc(&self, client: &Http2Client, request: Bytes) -> Result<RejectedItems, ExportError> {
         let mut headers = self.headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
+        if self.compression == OtlpCompression::Gzip {
+            headers.insert(GRPC_ENCODING, HeaderValue::from_static(GZIP));
+        }
         if let Ok(timeout) = HeaderValue::from_str(&format!("{}m", self.timeout.as_millis())) {
             headers.insert(GRPC_TIMEOUT, timeout);
         }
-        let response = client.post(&self.url, headers, grpc_frame(request), self.timeout).await;
+        let response = client.post(&self.url, headers, request, self.timeout).await;
         let response =
             response.map_err(|error| ExportError { why: error.to_string(), is_retryable: true, retry_after: None })?;
         // An error without a message comes with the headers alone.
@@ -141,11 +179,55 @@ impl OtlpClient {
     }
 }
 
-/// A message of gRPC, which is not compressed.
-fn grpc_frame(message: &Bytes) -> Bytes {
+fn gzip(request: &Bytes) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(request.len() / 4), Compression::fast());
+    // Writing to memory does not fail.
+    let _ = encoder.write_all(request);
+    encoder.finish().unwrap_or_default().into()
+}
+
+/// A message of gRPC.
+fn grpc_frame(compression: OtlpCompression, message: &Bytes) -> Bytes {
     let mut frame = BytesMut::with_capacity(GRPC_PREFIX_BYTES + message.len());
-    frame.put_u8(0);
+    frame.put_u8(u8::from(compression != OtlpCompression::Off));
     frame.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     frame.put_slice(message);
     frame.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn packed(protocol: OtlpProtocol, compression: OtlpCompression) -> Bytes {
+        let collector = CollectorConfig {
+            url: Uri::from_static("http://127.0.0.1:1/v1/traces"),
+            protocol,
+            compression,
+            headers: HeaderMap::new(),
+            timeout: MAX_CONNECT_TIME,
+            export_timeout: MAX_CONNECT_TIME,
+            resource: Vec::new(),
+        };
+        OtlpClient::new(&collector).pack(Bytes::from_static(b"a request")).0
+    }
+
+    #[tokio::test]
+    async fn requests_are_framed_and_compressed_as_is_said() {
+        let decompressed = |bytes: &[u8]| {
+            let mut text = String::new();
+            flate2::read::GzDecoder::new(bytes).read_to_string(&mut text).unwrap();
+            text
+        };
+        let [plain, compressed] = [OtlpCompression::Off, OtlpCompression::Gzip];
+        assert_eq!(&packed(OtlpProtocol::HttpProtobuf, plain)[..], b"a request");
+        assert_eq!(decompressed(&packed(OtlpProtocol::HttpProtobuf, compressed)), "a request");
+        assert_eq!(&packed(OtlpProtocol::Grpc, plain)[..], b"\0\0\0\0\x09a request");
+        let framed = packed(OtlpProtocol::Grpc, compressed);
+        let (prefix, message) = framed.split_at(GRPC_PREFIX_BYTES);
+        assert_eq!(prefix, [[1].as_slice(), &(message.len() as u32).to_be_bytes()].concat());
+        assert_eq!(decompressed(message), "a request");
+    }
 }

@@ -11,7 +11,7 @@ mod settings;
 mod signal;
 mod variables;
 
-pub use client::OtlpProtocol;
+pub use client::{OtlpCompression, OtlpProtocol};
 pub use protobuf::{FieldValue, MessageWriter, fields};
 pub use resource::{EncodedResource, export_request};
 pub use sender::{OtlpSender, RejectedItems};

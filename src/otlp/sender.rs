@@ -49,6 +49,7 @@ impl OtlpSender {
     /// When the collector did not take the request. The log has been told.
     pub async fn send(&mut self, request: Bytes, stop: &CancellationToken) -> Result<RejectedItems, String> {
         let deadline = Instant::now() + self.export_timeout;
+        let request = self.client.pack(request);
         let mut delay = RETRY_INITIAL_DELAY;
         let error = loop {
             let sent = tokio::time::timeout_at(deadline, self.client.export(request.clone())).await;

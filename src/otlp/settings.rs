@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use super::client::OtlpProtocol;
+use super::client::{OtlpCompression, OtlpProtocol};
 use super::signal::OtlpSignal;
 use super::variables::{SignalExporter, SignalVariables};
 
@@ -16,6 +16,8 @@ pub struct OtlpSettings {
     pub endpoint: Option<Uri>,
     /// How requests are sent.
     pub protocol: Option<OtlpProtocol>,
+    /// How requests are compressed.
+    pub compression: OtlpCompression,
     /// Headers for the collector.
     pub headers: ExportHeaders,
     /// How long the collector may take for a request.
@@ -43,6 +45,8 @@ pub struct CollectorConfig {
     pub url: Uri,
     /// How requests are sent.
     pub protocol: OtlpProtocol,
+    /// How requests are compressed.
+    pub compression: OtlpCompression,
     /// Headers of each request.
     pub headers: HeaderMap,
     /// How long the collector may take for a request.
@@ -77,6 +81,7 @@ impl Default for OtlpSettings {
         Self {
             endpoint: None,
             protocol: None,
+            compression: OtlpCompression::Off,
             headers: ExportHeaders::default(),
             timeout: Duration::from_secs(10),
             export_timeout: Duration::from_secs(30),
@@ -112,6 +117,7 @@ impl OtlpSettings {
         Ok(Some(CollectorConfig {
             url: self.url(signal, variables, protocol)?,
             protocol,
+            compression: variables.compression.unwrap_or(self.compression),
             headers: header_map(variables.headers.as_ref().unwrap_or(&self.headers)),
             timeout: variables.timeout.unwrap_or(self.timeout),
             export_timeout: self.export_timeout,
@@ -265,11 +271,13 @@ mod tests {
             ("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,zone=b%2Cc"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=v%20w"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "1500"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "none"),
         ];
         let variables = read(OtlpSignal::Metrics, &variables);
         let file = OtlpSettings {
             resource_attributes: ResourceAttributes(vec![("zone".into(), "file".into()), ("own".into(), "1".into())]),
             service_name: Some("file".into()),
+            compression: OtlpCompression::Gzip,
             ..OtlpSettings::default()
         };
         let config = file.resolve(OtlpSignal::Metrics, None, &variables, "node-1").unwrap().unwrap();
@@ -280,7 +288,7 @@ mod tests {
         assert_eq!(attribute("own"), Some("1"));
         assert_eq!(attribute("service.instance.id"), Some("node-1"));
         assert_eq!(config.headers.get("x-key").unwrap(), "v w");
-        assert_eq!(config.timeout, Duration::from_millis(1500));
+        assert_eq!((config.timeout, config.compression), (Duration::from_millis(1500), OtlpCompression::Off));
         assert!(!format!("{variables:?}").contains("v w"), "values of headers are not shown");
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::Uri;
 use percent_encoding::percent_decode_str;
 
-use super::client::OtlpProtocol;
+use super::client::{OtlpCompression, OtlpProtocol};
 use super::settings::{ExportHeaders, ResourceAttributes};
 use super::signal::OtlpSignal;
 
@@ -20,6 +20,7 @@ pub struct SignalVariables {
     /// The address for this signal alone.
     pub(super) own_endpoint: Option<Uri>,
     pub(super) protocol: Option<OtlpProtocol>,
+    pub(super) compression: Option<OtlpCompression>,
     pub(super) headers: Option<ExportHeaders>,
     pub(super) timeout: Option<Duration>,
     pub(super) service_name: Option<String>,
@@ -53,7 +54,6 @@ impl SignalVariables {
         let timeout = most_specific(reader, "TIMEOUT");
         let compression = most_specific(reader, "COMPRESSION");
         let list = "a list such as `name=value,other=value`";
-        reader.parse(&compression, "`none`, since nothing is compressed here", |text| (text == "none").then_some(()));
         Self {
             disabled: reader.parse("OTEL_SDK_DISABLED", "`true` or `false`", parse_boolean).unwrap_or(false),
             exporter: reader.parse(&format!("OTEL_{part}_EXPORTER"), "`otlp` or `none`", |text| match text {
@@ -66,6 +66,11 @@ impl SignalVariables {
             protocol: reader.parse(&protocol, "`http/protobuf` or `grpc`", |text| match text {
                 "http/protobuf" => Some(OtlpProtocol::HttpProtobuf),
                 "grpc" => Some(OtlpProtocol::Grpc),
+                _ => None,
+            }),
+            compression: reader.parse(&compression, "`gzip` or `none`", |text| match text {
+                "gzip" => Some(OtlpCompression::Gzip),
+                "none" => Some(OtlpCompression::Off),
                 _ => None,
             }),
             headers: reader.parse(&headers, list, parse_headers),
@@ -187,7 +192,7 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_*_ENDPOINT", "/v1/traces"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
             ("OTEL_EXPORTER_OTLP_*_PROTOCOL", "http"),
-            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "s3cret"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "x y=s3cret"),
             ("OTEL_EXPORTER_OTLP_*_HEADERS", "x=a%0ab"),

@@ -8,7 +8,7 @@ mod sampling;
 
 use std::time::Duration;
 
-use rialto::otlp::{ExportHeaders, OtlpProtocol, ResourceAttributes};
+use rialto::otlp::{ExportHeaders, OtlpCompression, OtlpProtocol, ResourceAttributes};
 use serde_json::{Value, json};
 
 use crate::harness::{Rialto, until};
@@ -94,6 +94,23 @@ async fn spans_reach_an_official_receiver_over_http_and_grpc() {
         let tracer = rialto.inbound.gateway.tracer().clone();
         until("both spans are counted", || tracer.counters().exported() == 2).await;
         assert_eq!(metric(&rialto, "rialto_spans_exported_total").await, 2);
+        stop(rialto).await;
+    }
+}
+
+#[tokio::test]
+async fn an_official_receiver_takes_compressed_spans_over_http_and_grpc() {
+    let collector = Collector::start().await;
+    for (protocol, name) in [(OtlpProtocol::HttpProtobuf, "http"), (OtlpProtocol::Grpc, "grpc")] {
+        let mut telemetry = collector.settings(protocol);
+        telemetry.otlp.compression = OtlpCompression::Gzip;
+        let rialto = traced(telemetry).await;
+        call_element(&rialto, Some(PARENT)).await;
+        let span = collector.span_where("SERVER", |span| span["protocol"] == name && span["kind"] == "SERVER").await;
+        assert_eq!((&span["name"], &span["trace"]), (&json!("tools/call getElement"), &json!(TRACE)));
+        // gRPC keeps the header of its own to itself.
+        let encoding = if protocol == OtlpProtocol::Grpc { Value::Null } else { json!("gzip") };
+        assert_eq!(span["headers"]["content-encoding"], encoding, "{name}");
         stop(rialto).await;
     }
 }

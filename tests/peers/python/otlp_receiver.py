@@ -11,6 +11,7 @@ import sys
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
+import gzip
 import json
 import threading
 import time
@@ -148,6 +149,8 @@ class Http(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.body()
+        if self.headers["content-encoding"] == "gzip":
+            body = gzip.decompress(body)
         signal = PATHS.get(self.path) if self.headers["content-type"] == "application/x-protobuf" else None
         status = manner.get("status", 200) if signal else 404
         say({"request": "http", "signal": signal and signal.name, "status": status})
