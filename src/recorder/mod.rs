@@ -434,8 +434,8 @@ impl Recorder {
         *self.shared.ring.lock() = None;
     }
 
-    fn read_shared(&self, offset: u64, limit: usize) -> RingPart {
-        self.shared.ring.lock().as_ref().map(|ring| ring.read(offset, limit)).unwrap_or_default()
+    fn read_shared(&self, offset: u64, limit: usize, until: u64) -> Option<RingPart> {
+        self.shared.ring.lock().as_ref().map(|ring| ring.read(offset, limit, until))
     }
 
     /// Gives this thread, which has to be a worker of the gateway, a ring of its own.
@@ -449,13 +449,13 @@ impl Recorder {
         });
     }
 
-    fn read_here(&self, offset: u64, limit: usize) -> RingPart {
+    fn read_here(&self, offset: u64, limit: usize, until: u64) -> Option<RingPart> {
         // Nobody else would count them until the next call, which may never come.
         self.count_unmarked(second_now());
         WORKER_RING.with(|own| {
             let own = own.borrow();
             let own = own.as_ref().filter(|own| own.recorder == self.number);
-            own.map(|own| own.ring.read(offset, limit)).unwrap_or_default()
+            own.map(|own| own.ring.read(offset, limit, until))
         })
     }
 
@@ -500,6 +500,14 @@ mod tests {
     const MESSAGE: Note<'_> =
         Note { wire: Wire::Client, way: Way::In, kind: NoteKind::Message, status: 0, head: b"POST /", body: b"{}" };
 
+    fn read_shared(recorder: &Recorder) -> RingPart {
+        recorder.read_shared(0, 100_000, u64::MAX).unwrap_or_default()
+    }
+
+    fn read_here(recorder: &Recorder) -> RingPart {
+        recorder.read_here(0, 100_000, u64::MAX).unwrap_or_default()
+    }
+
     fn bodies(part: &RingPart) -> Vec<(u64, Vec<u8>, u32)> {
         let (mut found, mut rest) = (Vec::new(), &part.bytes[..]);
         while let Some(head) = RecordHead::decode(rest) {
@@ -519,7 +527,7 @@ mod tests {
         recorder.open(1000, 100);
         note(Mark::NONE, &MESSAGE);
         note_end(Mark::NONE, b"");
-        assert_eq!(recorder.read_shared(0, 1000), RingPart::default());
+        assert_eq!(read_shared(&recorder).bytes, b"");
     }
 
     #[test]
@@ -529,21 +537,21 @@ mod tests {
         recorder.set_detail(Detail::Bodies);
         let mark = recorder.begin().mark;
         note(mark, &MESSAGE);
-        assert_eq!(bodies(&recorder.read_shared(0, 1000)), [(mark.get(), b"{}".to_vec(), 2)]);
+        assert_eq!(bodies(&read_shared(&recorder)), [(mark.get(), b"{}".to_vec(), 2)]);
         recorder.open_here(1000);
         note(mark, &MESSAGE);
-        assert_eq!(bodies(&recorder.read_here(0, 1000)).len(), 1);
-        assert_eq!(bodies(&recorder.read_shared(0, 1000)).len(), 1);
+        assert_eq!(bodies(&read_here(&recorder)).len(), 1);
+        assert_eq!(bodies(&read_shared(&recorder)).len(), 1);
         let other = Recorder::new();
         other.open(1000, 100);
         other.set_detail(Detail::Bodies);
         note(other.begin().mark, &MESSAGE);
-        assert_eq!(bodies(&recorder.read_here(0, 1000)).len(), 1, "another gateway in the process has its own");
-        assert_eq!(bodies(&other.read_shared(0, 1000)).len(), 1);
+        assert_eq!(bodies(&read_here(&recorder)).len(), 1, "another gateway in the process has its own");
+        assert_eq!(bodies(&read_shared(&other)).len(), 1);
         recorder.free_here();
         recorder.free_shared();
-        assert_eq!(recorder.read_here(0, 1000), RingPart::default());
-        assert_eq!(recorder.read_shared(0, 1000), RingPart::default());
+        assert_eq!(read_here(&recorder), RingPart::default());
+        assert_eq!(read_shared(&recorder), RingPart::default());
     }
 
     #[test]
@@ -555,7 +563,7 @@ mod tests {
         note(recorder.begin().mark, &Note { body: &body, ..MESSAGE });
         recorder.set_detail(Detail::Heads);
         note(recorder.begin().mark, &Note { body: &body, ..MESSAGE });
-        let found = bodies(&recorder.read_shared(0, 10_000));
+        let found = bodies(&read_shared(&recorder));
         assert_eq!((&found[0].1[..75], &found[0].1[75..], found[0].2), (&body[..75], &body[231..], 256));
         assert_eq!((found[1].1.len(), found[1].2), (0, 256));
     }
@@ -603,7 +611,7 @@ mod tests {
         let unmarked = sampled.iter().find(|sampled| !sampled.mark.is_recorded()).unwrap().mark;
         note(unmarked, &MESSAGE);
         note_end(unmarked, b"failed");
-        assert_eq!(bodies(&recorder.read_shared(0, 1000)).len(), 1);
+        assert_eq!(bodies(&read_shared(&recorder)).len(), 1);
     }
 
     #[test]

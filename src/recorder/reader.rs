@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use super::ring::{RECORD_HEAD, RecordHead, RingPart};
-use super::{Detail, Recorder};
+use super::{Detail, Recorder, nanos};
 
 /// Reads the rings of a gateway, one part after another.
 #[derive(Debug)]
@@ -57,25 +57,32 @@ impl Reader {
         self.recorder.free_shared();
     }
 
-    /// What is new since the last time.
+    /// What is new since the last time, in the order of causes: rings are read one after another, and what came into one of them
+    /// meanwhile is left for the next time. Otherwise the answer that a client gives in another request, which is noted in
+    /// the ring of that request's worker, could be read before the call that asked for it.
     pub async fn read(&mut self) -> CollectedRecords {
-        let mut collected = CollectedRecords::default();
-        for n in 0..self.workers.len() {
-            let (recorder, offset) = (Arc::clone(&self.recorder), self.offsets[n]);
+        let until = nanos();
+        let mut parts = Vec::with_capacity(self.offsets.len());
+        for (worker, offset) in self.workers.iter().zip(&self.offsets) {
+            let (recorder, offset) = (Arc::clone(&self.recorder), *offset);
             // A worker that is gone has nothing to tell.
-            let read = self.workers[n].spawn(async move { recorder.read_here(offset, READ_LIMIT) }).await;
-            self.take(n, read.unwrap_or_default(), &mut collected);
+            let read = worker.spawn(async move { recorder.read_here(offset, READ_LIMIT, until) }).await;
+            parts.push(read.ok().flatten());
         }
-        let shared = self.workers.len();
-        let part = self.recorder.read_shared(self.offsets[shared], READ_LIMIT);
-        self.take(shared, part, &mut collected);
+        let shared = self.offsets[self.workers.len()];
+        parts.push(self.recorder.read_shared(shared, READ_LIMIT, until));
+        let complete_to = parts.iter().flatten().map(|part| part.complete_to).min().unwrap_or(until);
+        let mut collected = CollectedRecords::default();
+        for (ring, part) in parts.into_iter().enumerate() {
+            if let Some(mut part) = part {
+                part.leave_after(complete_to);
+                self.take(ring, part, &mut collected);
+            }
+        }
         collected
     }
 
     fn take(&mut self, ring: usize, part: RingPart, collected: &mut CollectedRecords) {
-        if part.next == 0 {
-            return; // there is no ring, or nothing in it yet
-        }
         self.offsets[ring] = part.next;
         collected.lost += part.lost;
         if !part.bytes.is_empty() {
@@ -139,5 +146,39 @@ mod tests {
         assert!(!recorder.is_on());
         write(&recorder);
         assert!(reader.read().await.batches.is_empty());
+    }
+
+    #[tokio::test]
+    async fn no_record_is_read_before_an_earlier_one_of_another_ring() {
+        let workers = Workers::start(2).unwrap();
+        let [first, second] = &workers.runtimes()[..] else { panic!() };
+        let recorder = Recorder::new();
+        let mut reader = Reader::new(Arc::clone(&recorder), workers.runtimes());
+        reader.open(30_000, 100, Detail::Bodies).await;
+        let write = |body: &'static [u8]| {
+            let (wire, way, kind) = (Wire::Client, Way::In, NoteKind::Message);
+            let mark = recorder.begin().mark;
+            move || note(mark, &Note { wire, way, kind, status: 0, head: b"", body })
+        };
+        let (call, answer) = (write(b"call"), write(b"answer"));
+        // The second worker is at work while the first one's ring is read.
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let (go_on, waits) = std::sync::mpsc::channel();
+        second.spawn(async move {
+            begun.send(()).unwrap();
+            waits.recv().unwrap();
+            answer();
+        });
+        begins.await.unwrap();
+        let reading = tokio::spawn(async move { (reader.read().await, reader) });
+        tokio::task::yield_now().await;
+        first.spawn(async move { call() }).await.unwrap();
+        go_on.send(()).unwrap();
+        let (collected, mut reader) = reading.await.unwrap();
+        let bodies = |collected: &CollectedRecords| -> Vec<Vec<u8>> {
+            collected.batches.iter().flat_map(|batch| batch.records().map(|(.., body)| body.to_vec())).collect()
+        };
+        assert_eq!(bodies(&collected), [b""; 0], "the call was not read, so its answer is not");
+        assert_eq!(bodies(&reader.read().await), [&b"call"[..], b"answer"]);
     }
 }

@@ -41,6 +41,8 @@ pub struct RingPart {
     pub next: u64,
     /// Bytes that were overwritten before they were read.
     pub lost: u64,
+    /// The time up to which every record was read.
+    pub complete_to: u64,
 }
 
 impl RecordHead {
@@ -78,6 +80,18 @@ impl RecordHead {
     }
 }
 
+impl RingPart {
+    /// Leaves the records that are younger than a time for the next reading.
+    pub fn leave_after(&mut self, time: u64) {
+        let mut kept = 0;
+        while let Some(head) = RecordHead::decode(&self.bytes[kept..]).filter(|head| head.nanos <= time) {
+            kept += head.record_length();
+        }
+        self.next -= (self.bytes.len() - kept) as u64;
+        self.bytes.truncate(kept);
+    }
+}
+
 impl Ring {
     /// A ring of this many bytes.
     pub fn new(capacity: usize) -> Self {
@@ -100,20 +114,21 @@ impl Ring {
         }
     }
 
-    /// The records from `offset` on, whole ones only and about `limit` bytes at most.
-    pub fn read(&self, offset: u64, limit: usize) -> RingPart {
+    /// The records from `offset` on that are not younger than `until`, whole ones only and about `limit` bytes at most.
+    pub fn read(&self, offset: u64, limit: usize, until: u64) -> RingPart {
         let from = offset.clamp(self.start, self.end);
-        let (mut next, mut bytes) = (from, Vec::new());
+        let (mut next, mut bytes, mut last) = (from, Vec::new(), 0);
         while next < self.end && bytes.len() < limit {
             let mut head = [0; RECORD_HEAD];
             self.copy(next, &mut head);
-            let Some(length) = RecordHead::decode(&head).map(|head| head.record_length()) else { break };
-            let at = bytes.len();
+            let Some(head) = RecordHead::decode(&head).filter(|head| head.nanos <= until) else { break };
+            let (at, length) = (bytes.len(), head.record_length());
             bytes.resize(at + length, 0);
             self.copy(next, &mut bytes[at..]);
-            next += length as u64;
+            (next, last) = (next + length as u64, head.nanos);
         }
-        RingPart { bytes, next, lost: from - offset.min(from) }
+        let complete_to = if bytes.len() < limit { until } else { last };
+        RingPart { bytes, next, lost: from - offset.min(from), complete_to }
     }
 
     fn used(&self) -> usize {
@@ -178,14 +193,32 @@ mod tests {
         for mark in 1..=3 {
             write(&mut ring, mark, format!("body {mark}").as_bytes());
         }
-        let part = ring.read(0, 1000);
+        let part = ring.read(0, 1000, u64::MAX);
         assert_eq!(part.lost, 0);
         assert_eq!(RecordHead::decode(&part.bytes), Some(head(1, b"body 1")));
         assert_eq!(records(&part.bytes).iter().map(|(mark, _)| *mark).collect::<Vec<_>>(), [1, 2, 3]);
-        assert_eq!(ring.read(part.next, 1000), RingPart { next: part.next, ..RingPart::default() });
-        let first = ring.read(0, 1);
+        assert_eq!(
+            ring.read(part.next, 1000, u64::MAX),
+            RingPart { next: part.next, complete_to: u64::MAX, ..RingPart::default() }
+        );
+        let first = ring.read(0, 1, u64::MAX);
         assert_eq!(records(&first.bytes).len(), 1, "a reading is bounded, and has whole records");
-        assert_eq!(records(&ring.read(first.next, 1000).bytes).len(), 2);
+        assert_eq!(records(&ring.read(first.next, 1000, u64::MAX).bytes).len(), 2);
+    }
+
+    #[test]
+    fn records_are_read_up_to_a_time() {
+        let mut ring = Ring::new(1000);
+        for mark in 1..=4 {
+            write(&mut ring, mark, b"body");
+        }
+        let mut part = ring.read(0, 1000, 35);
+        assert_eq!((records(&part.bytes).len(), part.complete_to), (3, 35));
+        part.leave_after(20);
+        assert_eq!(records(&part.bytes).len(), 2);
+        assert_eq!(records(&ring.read(part.next, 1000, u64::MAX).bytes)[0].0, 3, "what was left is read next");
+        let first = ring.read(0, 1, 35);
+        assert_eq!((records(&first.bytes).len(), first.complete_to), (1, 10), "more waits behind the limit");
     }
 
     #[test]
@@ -196,7 +229,7 @@ mod tests {
             let body = vec![u8::try_from(mark % 251).unwrap(); usize::try_from(mark % 50).unwrap()];
             write(&mut ring, mark, &body);
             expected.push((mark, body));
-            let part = ring.read(0, 10_000);
+            let part = ring.read(0, 10_000, u64::MAX);
             let found = records(&part.bytes);
             assert_eq!(found, expected[expected.len() - found.len()..], "the newest, byte for byte");
             assert!(part.bytes.len() <= 256 && part.lost + part.bytes.len() as u64 == part.next);
@@ -208,6 +241,6 @@ mod tests {
         let mut ring = Ring::new(256);
         write(&mut ring, 1, b"kept");
         write(&mut ring, 2, &[0; 400]);
-        assert_eq!(records(&ring.read(0, 1000).bytes), [(1, b"kept".to_vec())]);
+        assert_eq!(records(&ring.read(0, 1000, u64::MAX).bytes), [(1, b"kept".to_vec())]);
     }
 }
