@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinHandle;
@@ -16,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 thread_local! {
     static CURRENT_WORKER: Cell<usize> = const { Cell::new(0) };
+    /// When this thread let others go first.
+    static GAVE_WAY: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// A set of workers. Dropping it stops them and drops their unfinished tasks.
@@ -48,6 +51,9 @@ const WORKER_BLOCKING_THREADS: usize = 16;
 /// What is added to the nice value of a background thread: about a tenth of a worker's share of a processor.
 #[cfg(target_os = "linux")]
 const BACKGROUND_NICENESS: i32 = 10;
+/// How long a background thread computes before others go first. Each time it may wait for a time slice of all of them, so
+/// that a shorter one would make it starve on a busy machine.
+const GIVE_WAY_INTERVAL: Duration = Duration::from_micros(500);
 /// Number of workers started in this process; numbers are never reused.
 static WORKERS_STARTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -56,10 +62,13 @@ pub fn current_worker() -> usize {
     CURRENT_WORKER.get()
 }
 
-/// Lets other threads go first, for loops of a background thread: the scheduler would leave it a processor for a whole time
-/// slice, and calls would wait for that long.
+/// Lets other threads go first now and then, for loops of a background thread: the scheduler would leave it a processor for a
+/// whole time slice, and calls would wait for that long.
 pub fn give_way() {
-    std::thread::yield_now();
+    if GAVE_WAY.get().is_none_or(|last| last.elapsed() >= GIVE_WAY_INTERVAL) {
+        std::thread::yield_now();
+        GAVE_WAY.set(Some(Instant::now()));
+    }
 }
 
 impl Workers {
