@@ -8,7 +8,7 @@ use rialto::otlp::{ExportHeaders, OtlpProtocol, ResourceAttributes, VariableRead
 use serde_json::{Value, json};
 
 use crate::config::TempFolder;
-use crate::harness::{Rialto, until};
+use crate::harness::{Rialto, TEST_TIMEOUT, until};
 use crate::ports::ReservedPort;
 use crate::traces::collector::{Collector, Telemetry};
 use crate::traces::{call_element, stop};
@@ -197,7 +197,16 @@ async fn an_official_receiver_gets_what_metrics_has_over_http_and_grpc() {
                 .iter()
                 .fold(name.to_owned(), |name, end| name.strip_suffix(end).unwrap_or(&name).to_owned())
         };
-        let in_metrics: BTreeSet<_> = scrape(&rialto).await.iter().map(|(name, ..)| base(name)).collect();
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+        let in_metrics = loop {
+            let families: BTreeSet<_> = scrape(&rialto).await.iter().map(|(name, ..)| base(name)).collect();
+            // The last one to come: an event loop measures its lag a second after the start.
+            if families.contains("rialto_event_loop_lag_seconds") {
+                break families;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "the lag of event loops is measured: {families:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
         let (seen, _) = last_export(&collector, name);
         collector.until("two more exports", |_| last_export(&collector, name).0 > seen + 1).await;
         let exported: BTreeSet<_> = last_export(&collector, name).1.iter().map(prometheus_name).collect();
