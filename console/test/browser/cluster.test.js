@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Client } from './clients.js';
 import { accept, api, mcp, showBodies } from './office.js';
-import { finish, open, until, visit } from './setup.js';
+import { finish, open, openRow, until, visit } from './setup.js';
 
 after(finish);
 const OTHER = Number(process.env.RIALTO_OTHER_PID);
@@ -88,7 +88,7 @@ test('calls of both nodes come in by the stream, and are opened with both wires'
         const row = rowOf(`caller-${node}`);
         await row.locator('.outcome', { hasText: 'ok' }).waitFor();
         assert.equal(await row.locator('td').nth(1).textContent(), node);
-        await row.click();
+        await openRow(row);
         const call = page.locator('section.call');
         await call.locator('.msg.c mark', { hasText: '"tickets__close_ticket"' }).first().waitFor();
         await call.locator('.msg.s mark', { hasText: '"close_ticket"' }).first().waitFor();
@@ -120,7 +120,7 @@ test('a call that one node relays to the other is one row, with both wires', asy
         ['a', 'b', false],
         ['b', null, true]
     ]);
-    await row.click();
+    await openRow(row);
     const call = page.locator('section.call');
     await call.locator('.msg.s mark', { hasText: '"close_ticket"' }).first().waitFor();
     await call.getByText('relayed by another node').waitFor();
@@ -209,7 +209,7 @@ test('a node that is killed is greyed, and its rows stay', async () => {
     await sessionsPage.locator('tbody tr', { hasText: 'dweller-a' }).waitFor();
     await (await clientAt('a', 'after')).call('elements__getElement', { name: 'Fe' });
     await rowOf('after').locator('.outcome', { hasText: 'ok' }).waitFor();
-    await rowOf('late-b').click();
+    await openRow(rowOf('late-b'));
     await traffic.getByRole('heading', { name: 'This call is no longer kept' }).waitFor();
     for (const one of [sessionsPage, cluster]) await one.context().close();
 });

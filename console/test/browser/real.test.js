@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { REVISIONS } from './clients.js';
 import { api, callOf, clientOf, watch, work } from './office.js';
-import { finish, open, page_url, until, visit } from './setup.js';
+import { finish, open, openRow, page_url, until, visit } from './setup.js';
 
 after(finish);
 
@@ -53,7 +53,7 @@ test('a call appears while one watches, and is opened with both wires', async ()
     const row = page.locator('.calls tbody tr', { hasText: 'newcomer' });
     await row.locator('text=across eras, 2 rounds').waitFor();
     assert.equal(await row.count(), 1, 'a call over two rounds is one row');
-    await row.click();
+    await openRow(row);
     const call = page.locator('section.call');
     await call.locator('text=2 rounds, one call to the server').waitFor();
     const [client_side, server_side] = [call.locator('.msg.c'), call.locator('.msg.s')];

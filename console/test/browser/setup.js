@@ -98,6 +98,9 @@ export async function visit(page, at) {
     await page.waitForSelector('h1');
 }
 
+/** Opens a row of a table whose rows move when others come or go: under a pointer there could be another one by then. @param {any} row */
+export const openRow = row => row.dispatchEvent('click');
+
 /** @param {any} page @param {string} what */
 export async function checkAxe(page, what) {
     await page.evaluate(axe);
