@@ -355,11 +355,7 @@ impl HttpRequest {
     /// Sends the request; returns the status and the response message, from a JSON body or the end of an SSE stream.
     pub async fn answer(self) -> (u16, Value) {
         let received = self.go().await;
-        let status = received.status;
-        match received.is_events() {
-            true => (status, received.events().rest().await.pop().expect("an answer")),
-            false => (status, received.json().await),
-        }
+        (received.status, received.response().await)
     }
 
     pub async fn status(self) -> u16 {
@@ -408,6 +404,14 @@ impl HttpResponse {
     pub async fn json(self) -> Value {
         let text = self.text().await;
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+    }
+
+    /// Response message, from a JSON body or the end of an SSE stream.
+    pub async fn response(self) -> Value {
+        match self.is_events() {
+            true => self.events().rest().await.pop().expect("an answer"),
+            false => self.json().await,
+        }
     }
 
     pub fn events(self) -> Events {

@@ -37,7 +37,7 @@ pub struct RedisServer {
     tls: Option<Vec<u8>>,
 }
 
-/// Command timeout of the stores under test.
+/// Command timeout of stores whose server does not answer.
 pub const STORE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Installs the server programs once per test run and returns the path of one.
@@ -184,14 +184,18 @@ impl RedisServer {
         format!("{scheme}://{}{host}:{}", self.credentials, self.port.number())
     }
 
-    /// New store client for one node.
+    /// New store client for one node. Its commands do not fail because the machine is busy.
     pub fn store(&self) -> Arc<RedisStore> {
-        self.store_at(&self.url())
+        self.store_at(&self.url(), TEST_TIMEOUT)
     }
 
-    pub fn store_at(&self, url: &str) -> Arc<RedisStore> {
-        RedisStore::connect(url, "rialto", RedisOptions { timeout: STORE_TIMEOUT, root_certificates: self.tls.clone() })
-            .unwrap()
+    /// Store client with a timeout of [`STORE_TIMEOUT`].
+    pub fn impatient_store(&self) -> Arc<RedisStore> {
+        self.store_at(&self.url(), STORE_TIMEOUT)
+    }
+
+    pub fn store_at(&self, url: &str, timeout: Duration) -> Arc<RedisStore> {
+        RedisStore::connect(url, "rialto", RedisOptions { timeout, root_certificates: self.tls.clone() }).unwrap()
     }
 
     /// Runs a command on a connection of its own.

@@ -36,7 +36,7 @@ async fn drain_refuses_new_requests_with_503() {
     let mut connection_client = KeepAliveClient::open(address).await;
     let session = {
         let session = rialto.open("2025-11-25").await;
-        let mut running = session.post(&survey(1, 20, 30)).go().await.events();
+        let mut running = session.post(&survey(1, 118, 5000)).go().await.events();
         assert!(running.message().await.is_some());
         let id = session.id.clone();
         (running, id)
@@ -51,12 +51,16 @@ async fn drain_refuses_new_requests_with_503() {
         assert_eq!((status, retry.as_deref()), (503, Some("1")));
     }
     // Notifications that running calls need are accepted, also over new connections.
-    let cancelled = crate::harness::notification("notifications/cancelled", json!({ "requestId": 77 }));
-    let status = rialto.post("/mcp", &cancelled).header("mcp-session-id", &session.1).status().await;
-    assert_eq!(status, 202);
+    let cancel = async |id: u64| {
+        let cancelled = crate::harness::notification("notifications/cancelled", json!({ "requestId": id }));
+        rialto.post("/mcp", &cancelled).header("mcp-session-id", &session.1).status().await
+    };
+    assert_eq!(cancel(77).await, 202);
     assert_eq!(rialto.send("GET", "/readyz").status().await, 503);
     assert_eq!(rialto.send("GET", "/healthz").status().await, 200);
-    assert_eq!(session.0.rest().await.last().unwrap()["id"], 1);
+    // The drain lasts until the call ends.
+    assert_eq!(cancel(1).await, 202);
+    session.0.rest().await;
     assert!(rialto.stopped().await);
     assert!(tokio::net::TcpStream::connect(address).await.is_err());
 }

@@ -23,6 +23,8 @@ use crate::redis::{RedisFlavor, RedisServer};
 const LONG_TTL: Duration = Duration::from_secs(60);
 /// TTL whose expiry a test waits for.
 const SHORT_TTL: Duration = Duration::from_millis(150);
+/// TTL whose expiry a test waits for, after commands that take their time on a busy machine.
+const EXPIRING_TTL: Duration = Duration::from_secs(3);
 
 /// Polls an async condition every 10 ms; panics with `what` after [`TEST_TIMEOUT`].
 async fn until<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {

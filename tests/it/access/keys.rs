@@ -115,9 +115,9 @@ async fn an_expired_key_ends_its_sessions_and_streams() {
         groups: None,
         expires,
     };
-    let end = SystemTime::now() + Duration::from_millis(1500);
-    let keys = ApiKeys::new([spec("ci", &made, Some(end)), spec("cd", &lasting, None)]);
     let rialto = Rialto::start().await;
+    let end = SystemTime::now() + Duration::from_secs(3);
+    let keys = ApiKeys::new([spec("ci", &made, Some(end)), spec("cd", &lasting, None)]);
     rialto.inbound.set_policy(Policy { keys, ..Policy::default() });
     let session = Session::open(&rialto, "2025-11-25", Some(&made.key)).await;
     let other = Session::open(&rialto, "2025-11-25", Some(&lasting.key)).await;

@@ -94,7 +94,7 @@ async fn client(testbed: &Testbed, server: Variant, token: Option<&str>) -> Clie
 
 /// A testbed with short input timeouts and a short lease idle timeout.
 async fn short_timeouts(server: Variant) -> Testbed {
-    let short = Duration::from_millis(300);
+    let short = Duration::from_secs(3);
     Testbed::with(&[server], |settings| {
         settings.parking = ParkingTimeouts { elicitation_timeout: short, sampling_timeout: short };
         settings.gateway.upstreams[0].lease_idle_timeout = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! Load on three nodes: undisturbed, and while nodes are killed, paused and restarted.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -103,10 +103,9 @@ async fn drain_answers_requests_on_connections_accepted_before() {
     for _ in 0..20 {
         guests.push(TcpStream::connect(address).await.unwrap());
     }
+    // The node finds the signal and the requests at one moment, with nothing else in flight.
+    cluster.node("b").pause();
     cluster.node_mut("b").terminate();
-    // The requests are written while the node drains with nothing else in flight. No event marks that moment, hence the
-    // short wait.
-    tokio::time::sleep(Duration::from_millis(60)).await;
     for (number, guest) in guests.iter_mut().enumerate() {
         let body = request(number, "ping", json!({})).to_string();
         let head = format!(
@@ -118,6 +117,7 @@ async fn drain_answers_requests_on_connections_accepted_before() {
         );
         guest.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
     }
+    cluster.node("b").resume();
     for (number, guest) in guests.iter_mut().enumerate() {
         let mut answer = String::new();
         guest.read_to_string(&mut answer).await.unwrap();

@@ -237,7 +237,7 @@ async fn a_parked_call_is_not_refused_by_a_node_without_the_sealing_key() {
     assert_eq!(refused["error"]["data"]["failure"], "store_unavailable", "{refused}");
     holds.set(false);
     let answer = cluster.balancer.send_until_accepted(|_| retry()).await.unwrap();
-    let answer = if answer.is_events() { answer.events().rest().await.pop().unwrap() } else { answer.json().await };
+    let answer = answer.response().await;
     assert_eq!(CallKind::Ask.check_response(1, &answer), CallOutcome::Answered);
     cluster.wait_idle().await;
     cluster.shut_down().await;

@@ -65,6 +65,17 @@ impl TestCluster {
         Self::start(&["a", "b", "c"]).await
     }
 
+    /// Three nodes that answer a plain call in JSON however long it takes.
+    pub async fn three_without_early_streams() -> Self {
+        let store = RedisServer::start(RedisFlavor::Redis).await;
+        let url = store.url();
+        let sse_after = TEST_TIMEOUT * 2;
+        Self::begin(store, &["a", "b", "c"], |_| url.clone(), |_| UpstreamFault::None, sse_after)
+            .await
+            .wait_ready()
+            .await
+    }
+
     /// Starts nodes with a store URL each, without waiting for readiness.
     pub async fn with(store: RedisServer, names: &[&str], url: impl Fn(&str) -> String) -> Self {
         Self::with_upstream_proxy(store, names, url, |_| UpstreamFault::None).await
@@ -77,6 +88,16 @@ impl TestCluster {
         url: impl Fn(&str) -> String,
         rule: impl Fn(&str) -> UpstreamFault + Send + Sync + 'static,
     ) -> Self {
+        Self::begin(store, names, url, rule, Duration::from_millis(250)).await
+    }
+
+    async fn begin(
+        store: RedisServer,
+        names: &[&str],
+        url: impl Fn(&str) -> String,
+        rule: impl Fn(&str) -> UpstreamFault + Send + Sync + 'static,
+        sse_after: Duration,
+    ) -> Self {
         let http_server = Arc::new(ScriptedServer::start("web", ServerTransport::Http).await);
         let http_address = upstream_proxy::start(http_server.address, Arc::new(rule)).await;
         let child_server = Arc::new(ScriptedServer::with("child", ServerTransport::Stdio, one_tool).await);
@@ -85,7 +106,7 @@ impl TestCluster {
         let folder = std::env::temp_dir().join(format!("rialto-nodes-{:016x}", u64::from_be_bytes(id)));
         std::fs::create_dir_all(&folder).unwrap();
         let config = folder.join("rialto.toml");
-        std::fs::write(&config, configuration(http_address, &child_server)).unwrap();
+        std::fs::write(&config, configuration(http_address, &child_server, sse_after)).unwrap();
         let mut nodes = Vec::new();
         for name in names {
             nodes.push(Node::start(name, url(name), config.clone(), folder.join(format!("{name}.log"))).await);
@@ -210,19 +231,20 @@ fn one_tool(catalog: &mut ServerCatalog) {
     catalog.templates.clear();
 }
 
-fn configuration(http_address: SocketAddr, child_server: &ScriptedServer) -> String {
+fn configuration(http_address: SocketAddr, child_server: &ScriptedServer, sse_after: Duration) -> String {
     let Target::Command(child) = child_server.target() else { panic!("it is a child") };
     let quoted = |text: &str| serde_json::to_string(text).unwrap();
     let arguments: Vec<String> = child.arguments.iter().map(|argument| quoted(argument)).collect();
     format!(
         "[cluster]\nlease = \"{}s\"\ntimeout = \"1s\"\n\
-        [limits]\nsse_retry = \"100ms\"\nsse_heartbeat = \"2s\"\nsse_after = \"250ms\"\n\
+        [limits]\nsse_retry = \"100ms\"\nsse_heartbeat = \"2s\"\nsse_after = \"{}ms\"\n\
         elicitation_timeout = \"10s\"\n\
         [defaults]\nlease_idle_timeout = \"2s\"\nstop_timeout = \"500ms\"\n\
         [groups.default]\nnaming = \"plain\"\n\
         [servers.web]\nurl = \"http://{}/mcp\"\n\
         [servers.child]\ncommand = {}\nargs = [{}]\nenv = {{ MARKER = {} }}\n",
         LEASE.as_secs(),
+        sse_after.as_millis(),
         http_address,
         quoted(&child.program),
         arguments.join(", "),
@@ -249,7 +271,6 @@ impl Node {
         command.args(["serve", "--node", &self.name, "--store", &self.store, "--listen", &self.address.to_string()]);
         command.arg("--config").arg(&self.config);
         command.env("RIALTO_LOG", std::env::var("CLUSTER_LOG").unwrap_or_else(|_| "info".into()));
-        command.env("RIALTO_SPOTLIGHT_MS", "300");
         // The key of its console is left there.
         command.env("XDG_RUNTIME_DIR", self.config.parent().unwrap());
         let mut child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();

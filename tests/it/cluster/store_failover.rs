@@ -8,7 +8,7 @@ use super::load::{UNBOUNDED_CALLS, finish_after_fault, open_session_at, two_of_e
 use super::load_driver::{CallKind, CallOutcome, LoadDriver};
 use super::processes::{LEASE, TestCluster, eventually};
 use super::regressions::session_id;
-use crate::harness::{Rialto, request, until};
+use crate::harness::{Rialto, TEST_TIMEOUT, request, until};
 use crate::redis::{RedisFlavor, RedisServer};
 use crate::store::redis_failover::SentinelPair;
 
@@ -74,7 +74,7 @@ async fn a_session_missing_from_a_restored_snapshot_is_written_again() {
     let found = loop {
         // During the resync grace period the response is 503, never 404.
         match session.at_node(&b).post(&request(1, "ping", json!({}))).status().await {
-            503 => assert!(started.elapsed() < LEASE * 5),
+            503 => assert!(started.elapsed() < TEST_TIMEOUT),
             status => break status,
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -175,6 +175,7 @@ pub async fn upstream_session(session: &Session, number: u64) -> String {
 /// Report of the server about a call.
 pub async fn report(session: &Session, number: u64, call_kind: CallKind) -> Value {
     let body = crate::harness::request(number, "tools/call", call_kind.params(number));
-    let answer = session.balancer.send_until_accepted(|node| session.post(node, &body)).await.unwrap().json().await;
+    let received = session.balancer.send_until_accepted(|node| session.post(node, &body)).await.unwrap();
+    let answer = received.response().await;
     serde_json::from_str(answer["result"]["content"][0]["text"].as_str().unwrap()).unwrap()
 }

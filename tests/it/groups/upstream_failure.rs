@@ -12,6 +12,9 @@ use crate::scripted_server::{InjectedFault, tool};
 /// Texts that must not reach a client.
 const SECRETS: [&str; 5] = ["127.0.0.1", "s3cret", "last words", "/mcp", "/sse"];
 
+/// As long as a request waits for servers that start or reconnect. What takes less did not wait.
+pub const WAIT_FOR_SERVERS: Duration = Duration::from_secs(5);
+
 /// Upstream with an idle timeout of two seconds.
 fn with_short_timeout(mut spec: UpstreamSpec) -> UpstreamSpec {
     spec.settings.idle_timeout = Duration::from_secs(2);
@@ -26,7 +29,7 @@ fn assert_redacted(words: &str) {
 async fn check_list(session: &Session<'_>, names: &[&str], absent: &Value) {
     let started = Instant::now();
     let listed = session.ask("tools/list", json!({})).await;
-    assert!(started.elapsed() < Duration::from_secs(1), "a list is served at once: {:?}", started.elapsed());
+    assert!(started.elapsed() < WAIT_FOR_SERVERS, "a list waits for no server: {:?}", started.elapsed());
     assert_eq!(column(&listed["result"], "tools", "name"), names);
     assert_eq!(listed["result"]["_meta"]["rialto/unavailableServers"], *absent, "{listed}");
 }
@@ -35,9 +38,7 @@ async fn check_list(session: &Session<'_>, names: &[&str], absent: &Value) {
 async fn served_without(bad: UpstreamSpec) -> (Rialto, ScriptedServer) {
     let good = ScriptedServer::start("good", ServerTransport::Http).await;
     let rialto = gateway(default_group_of(vec![bad, spec(&good)])).await;
-    let started = Instant::now();
     let session = rialto.open("2025-11-25").await;
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     check_list(&session, &["good__echo", "good__do"], &json!(["bad"])).await;
     let started = Instant::now();
     let other = rialto.open("2025-11-25").await;
@@ -48,7 +49,7 @@ async fn served_without(bad: UpstreamSpec) -> (Rialto, ScriptedServer) {
     let (_, listed) = rialto.modern("tools/list", json!({})).answer().await;
     assert_eq!(listed["result"]["_meta"]["rialto/unavailableServers"], json!(["bad"]), "{listed}");
     assert_eq!(listed["result"]["ttlMs"], 0);
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(started.elapsed() < WAIT_FOR_SERVERS, "{:?}", started.elapsed());
     (rialto, good)
 }
 
@@ -69,11 +70,9 @@ async fn an_upstream_that_hangs_in_the_handshake_is_left_out() {
             bad.inject_fault(method, InjectedFault::Hang);
         }
         let mut slow = spec(&bad);
-        slow.settings.discovery_timeout = Duration::from_secs(20);
-        let started = Instant::now();
-        let (rialto, _good) = served_without(slow).await;
-        assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
-        drop(rialto);
+        // Whoever waits for the handshake is not answered within the time of a test.
+        slow.settings.discovery_timeout = TEST_TIMEOUT * 2;
+        served_without(slow).await;
     }
 }
 
@@ -84,14 +83,16 @@ async fn calls_do_not_wait_for_another_upstream_that_is_starting() {
         ScriptedServer::start("bad", ServerTransport::Http).await,
     );
     bad.inject_fault("server/discover", InjectedFault::Hang);
-    let rialto = gateway(default_group_of(vec![spec(&good), spec(&bad)])).await;
-    let started = Instant::now();
+    let mut slow = spec(&bad);
+    slow.settings.discovery_timeout = TEST_TIMEOUT * 2;
+    let rialto = gateway(default_group_of(vec![spec(&good), slow])).await;
     let known =
         || rialto.group().view(Revision::NEWEST).find_by_name(rialto::upstream::List::Tools, "good__echo").is_some();
     until("the catalog of the good upstream is loaded", known).await;
+    let started = Instant::now();
     let (_, answer) = rialto.modern("tools/call", json!({ "name": "good__echo", "arguments": {} })).answer().await;
     assert_eq!(report(&answer["result"])["server"], "good");
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(started.elapsed() < WAIT_FOR_SERVERS, "{:?}", started.elapsed());
 }
 
 fn many(count: usize) -> Arc<dyn Fn(&Value) -> Value + Send + Sync> {
@@ -184,7 +185,7 @@ async fn an_upstream_that_dies_in_a_call_fails_it_and_is_reconnected() {
         until("the upstream is down", || state() == HealthPhase::Down).await;
         let started = Instant::now();
         let (_, refused) = session.post(&calling(9, "bad__echo", json!({}))).answer().await;
-        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        assert!(started.elapsed() < WAIT_FOR_SERVERS, "{:?}", started.elapsed());
         assert_redacted(&refused["error"].to_string());
         let names = ["bad__echo", "bad__do", "good__echo", "good__do"];
         let absent = || rialto.group().view(Revision::NEWEST).members[0].state.health.phase == HealthPhase::Down;

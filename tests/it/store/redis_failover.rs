@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::redis_cluster::{add_replica, start_cluster};
 use super::{LONG_TTL, batch, delta, event, until};
+use crate::harness::TEST_TIMEOUT;
 use crate::redis::{RedisFlavor, RedisServer, STORE_TIMEOUT};
 
 /// Primary, replica, and a Sentinel that promotes the replica.
@@ -153,7 +154,7 @@ async fn sentinel_failover_is_followed_without_losing_acknowledged_writes() {
     until("the writer goes on", async || store.read_events("s").await.unwrap().len() > before + 10).await;
     let report = writer.end().await;
     println!("{} written, {} failed, {:?} at most", report.last, report.failed, report.longest);
-    assert!(report.longest < STORE_TIMEOUT * 6, "{:?}", report.longest);
+    assert!(report.longest < TEST_TIMEOUT, "{:?}", report.longest);
     assert_eq!(store.load("s").await.unwrap().unwrap().record, report.last.to_string());
     // It has a connection of its own, which is opened again by the first attempts.
     until("the heartbeat is answered", async || store.heartbeat(&a, LONG_TTL).await == Ok(NodeStatus::Alive)).await;
@@ -214,7 +215,7 @@ async fn slot_migration_is_followed() {
     }
     let report = writer.end().await;
     println!("{} written, {} failed, {:?} at most", report.last, report.failed, report.longest);
-    assert!(report.longest < STORE_TIMEOUT * 6, "{:?}", report.longest);
+    assert!(report.longest < TEST_TIMEOUT, "{:?}", report.longest);
     let events = store.read_events("s").await.unwrap();
     let positions: Vec<u64> = events.iter().map(|event| event.id.position).collect();
     assert_eq!(positions, (1..=report.last.max(positions.len() as u64)).collect::<Vec<_>>(), "none is missing");
@@ -254,7 +255,7 @@ async fn redis_cluster_failover_is_followed() {
     until("the writer goes on", more).await;
     let report = writer.end().await;
     println!("{} written, {} failed, {:?} at most", report.last, report.failed, report.longest);
-    assert!(report.longest < STORE_TIMEOUT * 6, "{:?}", report.longest);
+    assert!(report.longest < TEST_TIMEOUT, "{:?}", report.longest);
     assert_eq!(store.load(&names[0]).await.unwrap().unwrap().record, report.last.to_string());
     until("the other client reconnected", async || other.load(&names[1]).await.is_ok()).await;
     has_one_owner([&store, &other], &names[1], &a).await;

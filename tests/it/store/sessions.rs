@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rialto::store::traits::{RecordWrite, SessionDelta, StoredSession, WriteOutcome};
 use rialto::store::{ClusterStore, NodeId};
 
-use super::{LONG_TTL, SHORT_TTL, batch, delta, event, until};
+use super::{EXPIRING_TTL, LONG_TTL, SHORT_TTL, batch, delta, event, until};
 
 pub async fn create_is_refused_for_an_existing_session(store: Arc<dyn ClusterStore>) {
     let (a, b) = (NodeId::generate("a"), NodeId::generate("b"));
@@ -45,11 +45,11 @@ pub async fn claim_is_a_compare_and_set_on_the_owner(store: Arc<dyn ClusterStore
 
 pub async fn touch_renews_the_ttl_of_owned_sessions(store: Arc<dyn ClusterStore>) {
     let (a, b) = (NodeId::generate("a"), NodeId::generate("b"));
-    store.create("kept", &a, Bytes::new(), SHORT_TTL * 4).await.unwrap();
-    store.create("left", &a, Bytes::new(), SHORT_TTL * 4).await.unwrap();
+    store.create("kept", &a, Bytes::new(), EXPIRING_TTL).await.unwrap();
+    store.create("left", &a, Bytes::new(), EXPIRING_TTL).await.unwrap();
     store.create("other", &b, Bytes::new(), LONG_TTL).await.unwrap();
     let written = store
-        .write_deltas(&a, &batch("kept", SessionDelta { ttl: SHORT_TTL * 4, ..delta(vec![event(1, 1, "x")]) }))
+        .write_deltas(&a, &batch("kept", SessionDelta { ttl: EXPIRING_TTL, ..delta(vec![event(1, 1, "x")]) }))
         .await;
     assert_eq!(written.unwrap(), [WriteOutcome::Applied]);
     let ids = ["other", "kept", "none"].map(str::to_owned);

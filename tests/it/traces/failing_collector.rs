@@ -44,9 +44,13 @@ async fn a_collector_that_is_away_disturbs_no_call() {
 #[tokio::test]
 async fn a_slow_collector_fills_the_queue_and_no_more() {
     let mut collector = Collector::start().await;
-    collector.answer(json!({ "delay": 600 })).await;
     for protocol in BOTH {
-        let small = collector.settings(protocol).traces(|trace| (trace.queue_size, trace.batch_size) = (4, 2));
+        collector.answer(json!({ "delay": 2000 })).await;
+        let small = collector.settings(protocol).traces(|trace| {
+            (trace.queue_size, trace.batch_size) = (4, 2);
+            // Only a full batch is sent, so the two spans of a call stay together.
+            trace.interval = Duration::from_secs(3600);
+        });
         let rialto = traced(small).await;
         let seen = collector.requests(200);
         call_element(&rialto, None).await;
@@ -56,6 +60,7 @@ async fn a_slow_collector_fills_the_queue_and_no_more() {
         }
         // Two spans are being sent, four wait, and the other sixteen are lost.
         assert_eq!(dropped(&rialto, "queue_full").await, 16);
+        collector.answer(json!({})).await;
         stop(rialto).await;
     }
 }
