@@ -1,7 +1,7 @@
 // Requests to /admin/v1. The key is in this tab's session storage and goes into a header, never into an address.
 
 import { inTurn } from './pure/turns.js';
-import { me, readAddress, signInReason } from './state.js';
+import { me, paused, readAddress, signInReason } from './state.js';
 import { effect, signal, useEffect, useRef, useSignal, useState } from './ui.js';
 
 const BASE = new URL('admin/v1/', document.baseURI);
@@ -192,9 +192,22 @@ export function useLoaded(load, inputs, again) {
     const { data, error, at, loading } = state.value;
     const update = (/** @type {(data: T) => T} */ change) => {
         const now = state.peek();
-        if (now.data) state.value = { ...now, data: change(now.data), at: new Date() };
+        if (now.data) state.value = { ...now, data: change(now.data) };
     };
-    return { data, error, at, loading, reload, update, isBusy: loads.isBusy };
+    return { data, error, at, loading, reload, update };
+}
+
+/** How often figures are read again while they are looked at: history has a step each ten seconds. */
+const FIGURES_INTERVAL = 5000;
+
+/** Reads again what changes without an event, while the page is seen. @param {{ reload: () => void }} loaded @param {number} [interval] */
+export function useRefreshed({ reload }, interval = FIGURES_INTERVAL) {
+    useEffect(() => {
+        const timer = setInterval(() => {
+            if (!paused.peek() && document.visibilityState === 'visible') reload();
+        }, interval);
+        return () => clearInterval(timer);
+    }, []);
 }
 
 /** @param {unknown} error @returns {ApiError} */

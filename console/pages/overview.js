@@ -1,6 +1,6 @@
 // Is anything broken, who is slow, and who meets whom.
 
-import { attempt, get, send, useLoaded } from '../api.js';
+import { attempt, get, send, useLoaded, useRefreshed } from '../api.js';
 import { useKeys } from '../keys.js';
 import { resynced, useLive } from '../live.js';
 import { Ribbons } from '../parts/bridge.js';
@@ -15,8 +15,6 @@ import { ServerTable } from './servers.js';
 
 /** @typedef {import('../types.d.ts').components['schemas']['Overview']} OverviewData */
 
-/** How often figures of other nodes are asked for. */
-const OTHERS_INTERVAL = 5000;
 const RANGES = /** @type {[string, string][]} */ ([
     ['1m', '1 min'],
     ['15m', '15 min'],
@@ -35,12 +33,13 @@ export function Overview({ Page }) {
     const reload = () => {
         if (!paused.peek()) loaded.reload();
     };
-    const figures = (/** @type {any} */ given) => {
-        if (paused.peek()) return;
-        if (isOwnNode(node)) loaded.update(data => ({ ...data, figures: { ...data.figures, ...given } }));
-        // The stream has the figures of the node that answers; those of others are asked for.
-        else if (!loaded.isBusy() && Date.now() - Number(loaded.at) > OTHERS_INTERVAL) loaded.reload();
+    // The stream has the figures of the node that answers. Those over a time are of the last minute, not of the range.
+    const figures = (/** @type {any} */ { sessions, streams, calls_in_flight, parked }) => {
+        if (paused.peek() || !isOwnNode(node)) return;
+        const now = { sessions, streams, calls_in_flight, parked };
+        loaded.update(data => ({ ...data, figures: { ...data.figures, ...now } }));
     };
+    useRefreshed(loaded);
     const on = { figures, server: reload, attention: reload, node: reload };
     useLive(['figures', 'server', 'attention'], on, { node });
     useKeys(KEYS, [['1 2 3', 'Range: 1 min, 15 min, 1 h']]);

@@ -1,6 +1,6 @@
 // One server: its state, how it was found out, and what it offers.
 
-import { attempt, get, send, useLoaded } from '../api.js';
+import { attempt, get, send, useLoaded, useRefreshed } from '../api.js';
 import { useKeys } from '../keys.js';
 import { resynced, useLive } from '../live.js';
 import { Dot, ErrorStrip, Revision, sentence, shapeOf, TabPanel, Tabs, Text } from '../parts/common.js';
@@ -33,6 +33,7 @@ export function OneServer({ name, Page }) {
     const changed = (/** @type {any} */ row) => {
         if ((row.name ?? name) === name && !paused.peek()) loaded.reload();
     };
+    useRefreshed(loaded);
     useLive(['server'], { server: changed }, { node });
     useKeys({ Escape: () => go(address(['servers'], { node })) }, [['Esc', 'All servers']]);
     const server = /** @type {Server | null} */ (loaded.data);

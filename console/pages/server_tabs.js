@@ -1,13 +1,13 @@
 // The tabs of one server: its lists, connections, standard error, who called it, and its lines of the file.
 
-import { get, getAll, useLoaded } from '../api.js';
+import { get, getAll, useLoaded, useRefreshed } from '../api.js';
 import { Bones, Empty, ErrorStrip, Text, TextBlock } from '../parts/common.js';
 import { chosenOther } from '../parts/nodes.js';
 import { LongRows } from '../parts/table.js';
 import { outline } from '../pure/schema.js';
 import { clock, counted, figure } from '../pure/time.js';
-import { address, paused } from '../state.js';
-import { html, useEffect } from '../ui.js';
+import { address } from '../state.js';
+import { html } from '../ui.js';
 
 /** @typedef {import('../types.d.ts').components['schemas']['Server']} Server */
 
@@ -108,12 +108,7 @@ function Log({ name }) {
     const node = chosenOther();
     const load = () => get(`servers/${encodeURIComponent(name)}/log`, { limit: 200, node });
     const loaded = useLoaded(load, [name, node]);
-    useEffect(() => {
-        const timer = setInterval(() => {
-            if (!paused.peek() && document.visibilityState === 'visible') loaded.reload();
-        }, LOG_INTERVAL);
-        return () => clearInterval(timer);
-    }, [name, node]);
+    useRefreshed(loaded, LOG_INTERVAL);
     const lines = /** @type {any[] | null} */ (loaded.data?.items ?? null);
     if (loaded.error) return html`<${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} />`;
     if (!lines) return null;

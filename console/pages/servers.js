@@ -1,6 +1,6 @@
 // The configured servers, in a table.
 
-import { getAll, useLoaded } from '../api.js';
+import { getAll, useLoaded, useRefreshed } from '../api.js';
 import { goneOf, resynced, useLive } from '../live.js';
 import { Bones, Dot, Empty, ErrorStrip, Revision, shapeOf, Text } from '../parts/common.js';
 import { Icon } from '../parts/icons.js';
@@ -94,6 +94,7 @@ function List({ Page }) {
     const reload = () => {
         if (!paused.peek()) loaded.reload();
     };
+    useRefreshed(loaded);
     useLive(['server'], { server: reload, gone: goneOf('server', reload) }, { node });
     const servers = /** @type {ServerRow[] | null} */ (loaded.data);
     const tools = html`<${NodeChooser} all=${false} /><a class="btn" href="#/config?add=1"><${Icon} name="plus" />Add a server</a>`;

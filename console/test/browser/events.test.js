@@ -9,13 +9,13 @@ after(finish);
 
 /**
  * A page of a cluster. `push` sends events on a stream with a topic and ends it; the page opens it again.
- * @param {(path: string, query: URLSearchParams) => any} [give]
+ * @param {(path: string, query: URLSearchParams) => any} [give] @param {boolean} [clustered]
  */
-async function cluster(give = () => null) {
+async function cluster(give = () => null, clustered = true) {
     const page = await open();
     const asked = /** @type {string[]} */ ([]);
     let stream;
-    const me = { status: 200, body: { ...api.me, node: 'rialto-1', clustered: true } };
+    const me = { status: 200, body: { ...api.me, node: 'rialto-1', clustered } };
     await answerWith(page, (path, query) => give(path, query) ?? (path === 'me' ? me : answer(path)));
     await page.route('**/admin/v1/live**', route => {
         asked.push(new URL(route.request().url()).search);
@@ -61,6 +61,36 @@ test('the overview is shown though events come faster than nodes answer', async 
     await page.locator('.todo li').first().waitFor();
     await until(async () => waiting.length === 1, 'all those events are one more look');
     letGo();
+    await page.context().close();
+});
+
+test('figures are those of the range, and are read again while they are looked at', async () => {
+    let rate = 142;
+    const figures = () => ({ ...api.overview.figures, calls_per_s: rate });
+    const ofServer = server => ({
+        ...server,
+        figures: { ...server.figures, server_us: { p50: rate * 1000, p99: 4e5 } }
+    });
+    const { page, push } = await cluster(path => {
+        if (path === 'overview') return ok({ ...api.overview, figures: figures() });
+        if (path === 'servers') return ok({ items: api.servers.items.map(ofServer), next: null });
+        return path === 'servers/tickets' ? ok(ofServer(answer(path).body)) : null;
+    }, false);
+    await page.clock.install();
+    const shown = (/** @type {RegExp | string} */ text) => page.locator('main dd, main td', { hasText: text }).first();
+    await visit(page, '/');
+    await shown(/^142/u).waitFor();
+    // The figures of the stream are of another time; what is of the moment is taken from them.
+    await push('figures', ['figures', { ...figures(), calls_per_s: 9.5, sessions: 64 }]);
+    await shown(/^64/u).waitFor();
+    assert.equal(await shown(/^142/u).count(), 1);
+    for (const at of ['/', '/servers', '/servers/tickets']) {
+        await visit(page, at);
+        await shown(new RegExp(`${rate}`, 'u')).waitFor();
+        rate += 35;
+        await page.clock.runFor(10_000);
+        await shown(new RegExp(`${rate}`, 'u')).waitFor();
+    }
     await page.context().close();
 });
 
