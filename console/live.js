@@ -101,7 +101,17 @@ async function* events(body, alive) {
     }
 }
 
-let lastId = '';
+/** The query of the last stream, and the id of its last event. */
+const last = { query: '', id: '' };
+
+/** @param {string} query Whose stream is open: an id counts for its query alone, of other topics and calls nothing was read. */
+function opened(query) {
+    const before = last.query;
+    if (before === query) return;
+    [last.query, last.id] = [query, ''];
+    // Between the stream before and this one, events may have been missed.
+    if (before) resynced.value++;
+}
 
 /** @param {string} query @param {AbortController} abort */
 async function read(query, abort) {
@@ -114,12 +124,14 @@ async function read(query, abort) {
         );
     };
     try {
-        const headers = { accept: 'text/event-stream', ...(lastId ? { 'last-event-id': lastId } : {}) };
+        const from = last.query === query ? last.id : '';
+        const headers = { accept: 'text/event-stream', ...(from ? { 'last-event-id': from } : {}) };
         const response = await request(`live?${query}`, { headers, signal: abort.signal });
         stream.value = { state: 'live', since: null, retry: 0, error: '' };
         alive();
+        opened(query);
         for await (const { id, event, data } of events(/** @type {any} */ (response.body), alive)) {
-            if (id) lastId = id;
+            if (id && last.query === query) last.id = id;
             const parsed = JSON.parse(data);
             batch(() => (Array.isArray(parsed) ? parsed : [parsed]).forEach(one => hand(event, one)));
         }

@@ -47,7 +47,7 @@ export function Traffic({ Page }) {
     return html`<${Page} title="Traffic" class="traffic" sub=${recordingText(recording.data)} tools=${html`<${NodeChooser} />`}>
         <${Filters} q=${q} show=${show} error=${filter.error} rows=${rows} />
         <${ErrorStrip} error=${calls.first.error} at=${calls.first.at} retry=${calls.first.reload} />
-        <${BodiesStrip} recording=${recording} /><${LostStrip} lost=${lost} recording=${recording} clear=${calls.clear} />
+        <${BodiesStrip} recording=${recording} /><${LostStrip} lost=${lost} recording=${recording} hide=${calls.hideLost} />
         <div class="body">${
             shown.length || calls.first.loading
                 ? html`<${CallGrid} shown=${shown} fresh=${fresh} open=${open} choose=${choose} split=${split} calls=${calls} />`
@@ -171,21 +171,21 @@ function BodiesStrip({ recording }) {
         ${may('bodies') && html`<button type="button" class="btn" onClick=${allow}>Show bodies for 15 minutes</button>`}</div>`;
 }
 
-/** @param {{ lost: { isAny: boolean, count: number, why: string }, recording: any, clear: () => void }} props Calls that came and are not shown. */
-function LostStrip({ lost, recording, clear }) {
+/** @param {{ lost: { isAny: boolean, count: number, why: string }, recording: any, hide: () => void }} props Calls that came and are not shown. */
+function LostStrip({ lost, recording, hide }) {
     if (!lost.isAny) return null;
     // How many there were is not always known.
     const what = lost.count ? counted(lost.count, 'call is', 'calls are') : 'Some calls are';
     const more = async () => {
         const { rate } = recording.data;
-        if (await attempt(() => changeRecording({ rate: rate * 2 }))) clear();
+        if (await attempt(() => changeRecording({ rate: rate * 2 }))) hide();
         recording.reload();
     };
     return html`<div class="strip-note"><span><b>${what} not shown</b>:
         ${lost.why || 'more came than is recorded'}.</span>
         <button type="button" class="btn" onClick=${() => document.getElementById('filter')?.focus()}>Filter</button>
         ${may('bodies') && recording.data?.rate && html`<button type="button" class="btn" onClick=${more}>Record more</button>`}
-        <button type="button" class="btn quiet" onClick=${clear}>Hide</button></div>`;
+        <button type="button" class="btn quiet" onClick=${hide}>Hide</button></div>`;
 }
 
 /** @param {{ q: string, any: number }} props */

@@ -110,6 +110,7 @@ export function useRows(q, node, reload) {
         release: () => setKept(({ rows, waiting }) => join({ rows, waiting: [] }, waiting)),
         add: (/** @type {any[]} */ items) => setKept(before => join(before, found(items))),
         update: (/** @type {any[]} */ items) => setKept(before => merge(before, found(items), isStill())),
+        hideLost: () => setLost(NOTHING_LOST),
         clear: () => {
             setKept({ rows: [], waiting: [] });
             setLost(NOTHING_LOST);

@@ -96,6 +96,7 @@ test('calls of both nodes come in by the stream, and are opened with both wires'
         await page.keyboard.press('Escape');
         await call.waitFor({ state: 'detached' });
     }
+    assert.equal(await page.locator('.strip-note', { hasText: 'not shown' }).count(), 0, 'no call was lost');
     await page.unroute(LIST);
     await page.getByLabel('Nodes').selectOption('b');
     await rowOf('caller-b').waitFor();

@@ -14,20 +14,27 @@ after(finish);
 async function cluster(give = () => null, clustered = true) {
     const page = await open();
     const asked = /** @type {string[]} */ ([]);
+    const resumed = /** @type {(string | undefined)[]} */ ([]);
     let stream;
+    let number = 0;
     const me = { status: 200, body: { ...api.me, node: 'rialto-1', clustered } };
     await answerWith(page, (path, query) => give(path, query) ?? (path === 'me' ? me : answer(path)));
     await page.route('**/admin/v1/live**', route => {
         asked.push(new URL(route.request().url()).search);
+        resumed.push(route.request().headers()['last-event-id']);
         stream = route;
     });
     const push = async (/** @type {string} */ topic, /** @type {[string, any][]} */ ...events) => {
         await until(async () => asked.at(-1)?.includes(topic) ?? false, `the stream has ${topic}`);
-        const body = events.map(([name, data]) => `event: ${name}\ndata: ${JSON.stringify(data)}\n\n`).join('');
+        const text = ([name, data]) => `event: ${name}\nid: 1-${++number}\ndata: ${JSON.stringify(data)}\n\n`;
+        const body = events.map(text).join('');
         await stream.fulfill({ status: 200, contentType: 'text/event-stream', body });
     };
-    return { page, push, asked };
+    return { page, push, asked, resumed };
 }
+
+/** @param {any} page @returns {Promise<number>} Calls in the table, of which the document has but those that are seen. */
+const countOf = async page => Number(await page.locator('table[role="grid"]').getAttribute('aria-rowcount')) - 1;
 
 /** Answers that wait until they are let go. */
 function gate() {
@@ -111,7 +118,7 @@ test('calls of a page that comes late are not shown among those of another node'
     await page.locator('.calls').evaluate(element => element.scrollTo(0, element.scrollHeight));
     await until(async () => waiting.length === 1, 'older calls are asked for');
     await page.getByLabel('Nodes').selectOption('rialto-1');
-    const count = async () => Number(await page.locator('table[role="grid"]').getAttribute('aria-rowcount')) - 1;
+    const count = () => countOf(page);
     await until(async () => (await count()) === 1, 'the calls of that node are shown');
     const came = page.waitForResponse(response => response.url().includes('cursor=of-all'));
     letGo();
@@ -193,8 +200,46 @@ test('what was lost is told though nobody knows how much, and a call that is let
     await page.getByText('Some calls are not shown').waitFor();
     await page.getByText('the gateway was started again').waitFor();
     await first.locator('.tag', { hasText: 'no longer kept' }).waitFor();
+    const count = await countOf(page);
     await page.getByRole('button', { name: 'Hide' }).click();
     await page.getByText('Some calls are not shown').waitFor({ state: 'detached' });
+    assert.equal(await countOf(page), count, 'calls that are shown stay');
+    await page.context().close();
+});
+
+test('to record more hides what was lost, and no call', async () => {
+    const { page, push } = await cluster(() => null, false);
+    await visit(page, '/traffic');
+    await push('call', ['lost', { count: 38, why: 'more than 500 a second' }]);
+    await page.getByText('38 calls are not shown').waitFor();
+    const count = await countOf(page);
+    assert.ok(count > 0);
+    const changed = page.waitForRequest(request => request.method() === 'PUT');
+    await page.getByRole('button', { name: 'Record more' }).click();
+    assert.deepEqual((await changed).postDataJSON(), { rate: 1000 });
+    await page.getByText('calls are not shown').waitFor({ state: 'detached' });
+    assert.equal(await countOf(page), count);
+    await page.context().close();
+});
+
+test('a stream is resumed where the same is asked for, and other pages load anew', async () => {
+    const { page, push, asked, resumed } = await cluster();
+    const lists = /** @type {string[]} */ ([]);
+    page.on('request', request => {
+        if (/\/calls\?/u.test(request.url())) lists.push(request.url());
+    });
+    await visit(page, '/');
+    await push('figures', ['figures', api.overview.figures]);
+    await until(async () => asked.length > 1 && asked.at(-1) === asked.at(-2), 'the stream is opened again');
+    assert.equal(resumed.at(-1), '1-1', 'the same is asked for');
+    const count = resumed.length;
+    await page.locator('nav').getByRole('link', { name: 'Traffic' }).click();
+    await until(async () => asked.at(-1)?.includes('call') ?? false, 'calls are asked for');
+    await page.locator('.calls tbody tr').first().waitFor();
+    assert.deepEqual(resumed.slice(count), [undefined], 'of calls nothing was read before');
+    const before = lists.length;
+    await push('call', ['beat', {}]);
+    await until(async () => lists.length > before, 'calls between the list and the stream are asked for');
     await page.context().close();
 });
 
