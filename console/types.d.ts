@@ -39,6 +39,7 @@ export interface components {
             mode: "off" | "watch" | "always";
             bodies: boolean;
             bodies_until: string | null;
+            may_show_bodies: boolean;
             rate: number;
             bytes?: number;
             kept?: number;
@@ -342,7 +343,8 @@ export interface components {
             node: string;
             group: string | null;
             client: components['schemas']['CallClient'];
-            method: string | null;
+            method: string;
+            mcp: boolean;
             name: string | null;
             server: components['schemas']['CallServer'] | null;
             bridge: "none" | "names" | "era" | "across";
@@ -587,7 +589,8 @@ export interface components {
             node: string;
             group: string | null;
             client: components['schemas']['CallClient'];
-            method: string | null;
+            method: string;
+            mcp: boolean;
             name: string | null;
             server: components['schemas']['CallServer'] | null;
             bridge: "none" | "names" | "era" | "across";

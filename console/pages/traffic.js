@@ -17,6 +17,8 @@ import { CallView } from './call.js';
 import { Filters, useSettled } from './traffic_filter.js';
 import { cells, columns, isShown, longest, useRows } from './traffic_rows.js';
 
+/** How soon and how late it is asked again whether bodies are still shown. */
+const [BODIES_MIN_PAUSE, BODIES_MAX_PAUSE] = [1000, 60_000];
 const [SPLIT_MIN, SPLIT_MAX, SPLIT_STEP] = [110, 800, 60];
 
 /** @param {{ Page: any }} props */
@@ -24,7 +26,7 @@ export function Traffic({ Page }) {
     const { query } = route.value;
     const [q, show, open] = [query.get('q') ?? '', query.get('show') ?? 'calls', query.get('open')];
     const filter = useMemo(() => parse(q), [q]);
-    const recording = useLoaded(readRecording, [meantNodes(chosenNode()).join()]);
+    const recording = useRecording();
     // Only the gateway can look into messages; until it has, the columns decide.
     const isDeep = isFree(filter.terms) && Boolean(recording.data?.bodies);
     const settled = useSettled(filter.error ? '' : q);
@@ -145,7 +147,30 @@ function recordingText(recording) {
 /** What the chosen nodes record; without bodies as soon as one of them has none. */
 async function readRecording() {
     const all = await ofNodes(node => get('recording', { node }));
-    return all.find(one => !one.bodies) ?? all[0];
+    const without = all.filter(one => !one.bodies);
+    const first = all.toSorted((a, b) => Date.parse(a.bodies_until) - Date.parse(b.bodies_until))[0];
+    return without.find(one => one.may_show_bodies) ?? without[0] ?? first;
+}
+
+/** Reads what is recorded, again when bodies are shown no more. */
+function useRecording() {
+    const recording = useLoaded(readRecording, [meantNodes(chosenNode()).join()], resynced.value);
+    const until = recording.data?.bodies ? recording.data.bodies_until : null;
+    useEffect(() => {
+        if (!until) return undefined;
+        let timer = 0;
+        const wait = () => {
+            // The clocks of the two may differ, and somebody else may hide them before.
+            const left = Math.max(BODIES_MIN_PAUSE, Math.min(Date.parse(until) - Date.now(), BODIES_MAX_PAUSE));
+            timer = setTimeout(() => {
+                recording.reload();
+                wait();
+            }, left);
+        };
+        wait();
+        return () => clearTimeout(timer);
+    }, [until]);
+    return recording;
 }
 
 /** @param {any} change At each of the chosen nodes. */
@@ -167,8 +192,9 @@ function BodiesStrip({ recording }) {
         await attempt(() => changeRecording({ bodies: true, for: '15m' }));
         recording.reload();
     };
-    return html`<div class="strip-note plain"><${Icon} name="eye" /><span>Messages are shown as shapes, without their values.</span>
-        ${may('bodies') && html`<button type="button" class="btn" onClick=${allow}>Show bodies for 15 minutes</button>`}</div>`;
+    const why = state.may_show_bodies ? '.' : ': bodies is “never” in the configuration.';
+    return html`<div class="strip-note plain"><${Icon} name="eye" /><span>Messages are shown as shapes, without their values${why}</span>
+        ${may('bodies') && state.may_show_bodies && html`<button type="button" class="btn" onClick=${allow}>Show bodies for 15 minutes</button>`}</div>`;
 }
 
 /** @param {{ lost: { isAny: boolean, count: number, why: string }, recording: any, hide: () => void }} props Calls that came and are not shown. */

@@ -33,7 +33,7 @@ export const columns = withNode => [
 export function isShown(row, show) {
     if (show === 'all') return true;
     if (show === 'failed') return row.done && row.outcome !== 'ok';
-    if (row.method === null || AROUND.includes(row.method)) return false;
+    if (!row.mcp || AROUND.includes(row.method)) return false;
     return !row.method.startsWith('notifications/') && !row.method.endsWith('/list');
 }
 
@@ -139,7 +139,7 @@ export function cells(row, most, withNode) {
     const who = [client.name ?? client.transport, client.version].filter(Boolean).join(' ');
     return html`<td class="num muted">${exactClock(row.at)}</td>${withNode && html`<td>${row.node}</td>`}
         <td class="who"><${Text} text=${who} most=${60} /> <span class="muted mono rev">${client.revision}</span></td>
-        <td class="what"><span class="m">${row.method ?? 'http'}</span> <${Text} text=${row.name} most=${120} /></td>
+        <td class="what"><span class="m">${row.method}</span> <${Text} text=${row.name} most=${120} /></td>
         <td class="who">${
             server
                 ? html`${server.name} <span class="muted mono rev">${server.revision}</span>`

@@ -256,6 +256,7 @@ pub(super) fn recording_json(calls: &CallLog) -> Value {
     let until = state.bodies_for.map(|left| rfc3339(SystemTime::now() + left));
     json!({
         "on": state.is_on, "mode": mode, "bodies": calls.shows_bodies(), "bodies_until": until,
+        "may_show_bodies": calls.may_show_bodies(),
         "rate": state.rate, "bytes": state.bytes, "kept": state.kept,
     })
 }

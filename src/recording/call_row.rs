@@ -12,7 +12,10 @@ pub struct CallRow<'c> {
     pub(super) node: &'c str,
     pub(super) group: Option<&'c str>,
     pub(super) client: RowClient<'c>,
+    /// The method, or the verb and path of an HTTP request without a message.
     pub(super) method: Cow<'c, str>,
+    /// Whether it is a method of MCP.
+    pub(super) mcp: bool,
     pub(super) name: Option<Cow<'c, str>>,
     pub(super) server: Option<RowServer<'c>>,
     pub(super) bridge: &'static str,

@@ -94,6 +94,7 @@ impl RowMaker {
             None => None,
         };
         let server = self.server(call, messages);
+        let method = Self::method(call, messages);
         let (client, version) = field(SummaryField::Client).map_or((None, None), |text| match text.rsplit_once('/') {
             Some((name, version)) => (Some(name), Some(version)),
             None => (Some(text), None),
@@ -113,7 +114,8 @@ impl RowMaker {
                 caller: field(SummaryField::Principal).unwrap_or("unknown"),
                 session: field(SummaryField::Session),
             },
-            method: self.method(call, messages),
+            mcp: method.is_some(),
+            method: method.unwrap_or_else(|| Self::http(call, messages)),
             name: field(SummaryField::Target).map(hide_in_text),
             bridge: self.bridge(call, server.as_ref()),
             server,
@@ -146,17 +148,21 @@ impl RowMaker {
         text
     }
 
-    /// The method: that of the message, or the HTTP verb where none was read.
-    fn method<'c>(&self, call: &'c StoredCall, messages: &[RecordedMessage]) -> Cow<'c, str> {
-        if let Some(known) = call.field(SummaryField::Method) {
-            return Cow::Borrowed(known);
-        }
-        let read = messages.iter().find(|one| one.wire == Wire::Client && one.way == Way::In && !one.method.is_empty());
-        let http = || call.field(SummaryField::Http).map(shown_path);
+    /// The method of the message, where one was read.
+    fn method<'c>(call: &'c StoredCall, messages: &[RecordedMessage]) -> Option<Cow<'c, str>> {
+        let is_named =
+            |one: &&RecordedMessage| one.wire == Wire::Client && one.way == Way::In && !one.method.is_empty();
+        let read = || messages.iter().find(is_named).map(|one| Cow::Owned(one.method.clone()));
+        call.field(SummaryField::Method).map(Cow::Borrowed).or_else(read)
+    }
+
+    /// The verb and path of an HTTP request without a message.
+    fn http<'c>(call: &'c StoredCall, messages: &[RecordedMessage]) -> Cow<'c, str> {
+        let ended = call.field(SummaryField::Http).map(shown_path);
         // A stream that is still open has no summary.
         let head = || messages.first()?.head.as_ref()?.read().target;
         let open = || head().map(|(verb, path)| format!("{verb} {}", shown_path(&path)));
-        Cow::Owned(read.map(|one| one.method.clone()).or_else(http).or_else(open).unwrap_or_default())
+        Cow::Owned(ended.or_else(open).unwrap_or_default())
     }
 
     fn server<'c>(&self, call: &'c StoredCall, messages: &[RecordedMessage]) -> Option<RowServer<'c>> {

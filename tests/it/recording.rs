@@ -188,6 +188,10 @@ async fn bodies_are_shown_for_a_while_and_never_where_they_are_never_shown() {
     let never = Rialto::with(|settings| settings.recording.bodies = BodyRule::Never).await;
     never.inbound.calls.show_bodies(Some(Duration::from_secs(60)));
     assert!(!never.inbound.calls.shows_bodies());
+    for (gateway, may) in [(&rialto, true), (&never, false)] {
+        let recording = crate::console::get(gateway, "recording").await;
+        assert_eq!((&recording["may_show_bodies"], &recording["bodies"]), (&json!(may), &json!(false)), "{recording}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -142,6 +142,7 @@ export const row = (i, o = {}) => ({
     group: 'support',
     client: { name: 'desk', version: '1.9', revision: '2026-07-28', transport: 'http', caller: 'ann', session: null },
     method: 'tools/call',
+    mcp: true,
     name: 'github__search_issues',
     server: {
         name: 'github',
@@ -482,7 +483,7 @@ export const api = {
         ],
         next: null
     },
-    recording: { on: true, mode: 'watch', bodies: true, bodies_until: iso(-9e5), rate: 500 },
+    recording: { on: true, mode: 'watch', bodies: true, bodies_until: iso(-9e5), may_show_bodies: true, rate: 500 },
     nodes: {
         items: [
             {

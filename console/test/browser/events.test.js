@@ -153,6 +153,30 @@ test('a node that does not answer does not keep others from showing bodies', asy
     await page.context().close();
 });
 
+test('bodies are hidden again when their time is over, and not offered where they are never shown', async () => {
+    let recording = { ...api.recording, bodies: false, bodies_until: null };
+    const { page } = await cluster(path => (path === 'recording' ? ok(recording) : null), false);
+    await page.clock.install();
+    page.on('request', request => {
+        if (request.method() !== 'PUT') return;
+        recording = { ...recording, bodies: true, bodies_until: new Date(Date.now() + 9e5).toISOString() };
+    });
+    await visit(page, '/traffic');
+    const show = page.getByRole('button', { name: 'Show bodies for 15 minutes' });
+    await show.click();
+    await page.locator('.sub', { hasText: /with bodies until \d\d:\d\d/u }).waitFor();
+    await show.waitFor({ state: 'detached' });
+    recording = { ...api.recording, bodies: false, bodies_until: null };
+    await page.clock.fastForward(9e5);
+    await page.locator('.sub', { hasText: 'without bodies' }).waitFor();
+    await show.waitFor();
+    recording.may_show_bodies = false;
+    await page.reload();
+    await page.getByText('bodies is “never” in the configuration').waitFor();
+    assert.equal(await show.count(), 0);
+    await page.context().close();
+});
+
 test('a node that is no more is in no list', async () => {
     let left = api.nodes.items;
     const { page, push } = await cluster(path => (path === 'nodes' ? ok({ ...api.nodes, items: left }) : null));

@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
+import { clientOf, mcp } from './office.js';
 import { checkAxe, finish, open, page_url, until } from './setup.js';
 
 after(finish);
@@ -37,6 +38,30 @@ test('a caller who may look looks, and one who may act acts', async () => {
     await signIn(other, 'token-of-ann-who-acts');
     await other.getByRole('button', { name: 'Reconnect' }).waitFor();
     await other.context().close();
+});
+
+test('requests without a message are among everything, and no calls', async () => {
+    const page = await open();
+    await page.goto(`${page_url}#/traffic`);
+    await signIn(page, 'token-of-ann-who-acts');
+    await page.locator('.live', { hasText: 'Live' }).waitFor();
+    assert.equal((await fetch(mcp(), { method: 'POST', body: '{}' })).status, 401);
+    const headers = { authorization: 'Bearer token-of-bob-who-calls' };
+    const listener = await clientOf('2025-11-25', { name: 'listener', headers });
+    const accept = { accept: 'text/event-stream', 'mcp-session-id': listener.session };
+    const stop = new AbortController();
+    const stream = await fetch(mcp(), { headers: { ...headers, ...accept }, signal: stop.signal });
+    assert.equal(stream.status, 200);
+    await listener.call('elements__getElement', { name: 'Fe' });
+    const rows = page.locator('.calls tbody tr .what');
+    await page.getByRole('button', { name: 'Everything' }).click();
+    for (const text of ['POST /mcp', 'GET /mcp', 'elements__getElement'])
+        await rows.filter({ hasText: text }).waitFor();
+    await page.getByRole('button', { name: 'Calls', exact: true }).click();
+    await rows.filter({ hasText: 'initialize' }).waitFor({ state: 'detached' });
+    assert.deepEqual(await rows.allTextContents(), ['tools/call elements__getElement']);
+    stop.abort();
+    await page.context().close();
 });
 
 for (const colorScheme of ['light', 'dark']) {

@@ -118,6 +118,10 @@ async fn requests_that_are_refused_have_a_row_with_their_status() {
         assert_eq!(found.len(), number + 1, "one row for each: {found:#?}");
         let error = &found[0]["error"];
         assert_eq!((&error["status"], &error["message"]), (&json!(status), &json!(phrase)), "{found:#?}");
+        let method = found[0]["method"].as_str().unwrap();
+        // A request whose message was read has its method.
+        assert_eq!(found[0]["mcp"], !method.contains(' '), "{}", found[0]);
+        assert!(!matches!(status, 401 | 405 | 413) || method.contains(" /mcp"), "{}", found[0]);
         let is_known = !matches!(status, 401 | 403);
         let caller = if is_known { "token|ann" } else { "unknown" };
         assert_eq!(found[0]["client"]["caller"], caller, "{}", found[0]);
