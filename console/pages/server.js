@@ -52,13 +52,17 @@ export function OneServer({ name, Page }) {
         }<//>`;
 }
 
-/** @param {Server} server */
-async function reconnect({ name, calls_in_flight: busy }) {
-    const what = `${counted(busy, 'call is', 'calls are')} at work there and may fail.`;
-    if (busy && !(await confirm(`Reconnect ${name}?`, what, 'Reconnect', true))) return;
-    const at = { query: { node: chosenOther() } };
-    const made = await attempt(() => send('POST', `servers/${encodeURIComponent(name)}/reconnect`, {}, at));
-    if (made) say(`${name} is being reconnected`);
+const WHAT_BECOMES_OF_CALLS = 'Calls in flight may finish on the connection of before, within limits.shutdown_timeout.';
+
+/** @param {string} name */
+async function reconnect(name) {
+    const [path, query] = [`servers/${encodeURIComponent(name)}`, { node: chosenOther() }];
+    // What is shown may be older than the calls that are made now.
+    const server = await attempt(() => get(path, query));
+    if (!server) return;
+    const busy = `${counted(server.calls_in_flight, 'call is', 'calls are')} at work there. ${WHAT_BECOMES_OF_CALLS}`;
+    if (server.calls_in_flight && !(await confirm(`Reconnect ${name}?`, busy, 'Reconnect', true))) return;
+    if (await attempt(() => send('POST', `${path}/reconnect`, {}, { query }))) say(`${name} is being reconnected`);
 }
 
 /** @param {{ url: string }} props A page of the server's own; it is opened by a click and nothing else. */
@@ -94,7 +98,7 @@ function State({ server }) {
         <h2>${server.phase} for ${since(server.since)}</h2><span class="muted">${transportName(server.transport)}</span>
         <${Revision} revision=${server.revision} /><span class="gap"></span>${
             may('act') &&
-            html`<button type="button" class="btn" onClick=${() => reconnect(server)}><${Icon} name="replay" />Reconnect</button>
+            html`<button type="button" class="btn" onClick=${() => reconnect(server.name)}><${Icon} name="replay" />Reconnect</button>
             ${server.groups.length > 0 && html`<a class="btn" href=${address(['try', server.groups[0]])}><${Icon} name="try" />Try a tool</a>`}`
         }${server.login && html`<${LogIn} url=${server.login.url} />`}</header>
         <div class="body">${

@@ -177,6 +177,36 @@ test('bodies are hidden again when their time is over, and not offered where the
     await page.context().close();
 });
 
+test('reconnecting asks where calls are at work by now', async () => {
+    let busy = 0;
+    const { page } = await cluster(
+        path => (path === 'servers/tickets' ? ok({ ...answer(path).body, calls_in_flight: busy }) : null),
+        false
+    );
+    const made = /** @type {string[]} */ ([]);
+    await page.route('**/reconnect', route => {
+        made.push(route.request().method());
+        return route.fulfill({ status: 202, json: { server: 'tickets' } });
+    });
+    await visit(page, '/servers/tickets');
+    const button = page.getByRole('button', { name: 'Reconnect', exact: true });
+    await button.waitFor();
+    // So that what is shown is not read again by itself.
+    await page.keyboard.press('.');
+    await page.locator('.live', { hasText: 'Held still' }).waitFor();
+    busy = 3;
+    await button.click();
+    const dialog = page.getByRole('dialog');
+    await dialog.getByText('3 calls are at work there. Calls in flight may finish').waitFor();
+    await dialog.getByRole('button', { name: 'Cancel' }).click();
+    await dialog.waitFor({ state: 'detached' });
+    busy = 0;
+    await button.click();
+    await page.getByText('tickets is being reconnected').waitFor();
+    assert.deepEqual(made, ['POST']);
+    await page.context().close();
+});
+
 test('a node that is no more is in no list', async () => {
     let left = api.nodes.items;
     const { page, push } = await cluster(path => (path === 'nodes' ? ok({ ...api.nodes, items: left }) : null));
