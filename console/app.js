@@ -125,8 +125,9 @@ function LostStrip() {
     }, [state]);
     if (state !== 'lost') return null;
     const left = Math.max(0, Math.ceil((retry - Date.now()) / 1000));
-    return html`<div class="strip-note" role="status"><${Dot} state="warn" /><span>
-        <b>Not live since ${clock(from)}</b>, ${left > 0 ? `trying again in ${left} s` : 'trying again'}. <span class="muted">${error}</span></span>
+    // Screen readers are told once, not at each second of the countdown.
+    return html`<div class="strip-note"><${Dot} state="warn" /><span>
+        <b role="status">Not live since ${clock(from)}</b>, ${left > 0 ? `trying again in ${left} s` : 'trying again'}. <span class="muted">${error}</span></span>
         <button type="button" class="btn" onClick=${tryAgain}>Try now</button></div>`;
 }
 

@@ -2,7 +2,7 @@
 
 import { ApiError, attempt, get, request, send, useLoaded } from '../api.js';
 import { useKeys } from '../keys.js';
-import { useLive } from '../live.js';
+import { resynced, useLive } from '../live.js';
 import { Empty, ErrorStrip, Outcome, sentence, Text } from '../parts/common.js';
 import { Icon } from '../parts/icons.js';
 import { nodeOfCall } from '../parts/nodes.js';
@@ -25,7 +25,11 @@ export function CallPage({ Page }) {
 
 /** @param {{ id: string, close: () => void, whole?: boolean }} props */
 export function CallView({ id, close, whole = false }) {
-    const loaded = useLoaded(() => get(`calls/${encodeURIComponent(id)}`, { node: nodeOfCall(id) }), [id]);
+    const loaded = useLoaded(
+        () => get(`calls/${encodeURIComponent(id)}`, { node: nodeOfCall(id) }),
+        [id],
+        resynced.value
+    );
     const changed = (/** @type {any} */ row) => {
         if (row.id === id) loaded.reload();
     };

@@ -1,6 +1,7 @@
 // The tabs of one server: its lists, connections, standard error, who called it, and its lines of the file.
 
 import { get, getAll, useLoaded, useRefreshed } from '../api.js';
+import { resynced } from '../live.js';
 import { Bones, Empty, ErrorStrip, Text, TextBlock } from '../parts/common.js';
 import { chosenOther } from '../parts/nodes.js';
 import { LongRows } from '../parts/table.js';
@@ -41,16 +42,17 @@ const Lines = ({ configuration }) =>
 function Items({ name, kind, isDown }) {
     const node = chosenOther();
     const load = () => getAll(`servers/${encodeURIComponent(name)}/lists/${kind}`, { node });
-    const loaded = useLoaded(load, [name, kind, node]);
+    const loaded = useLoaded(load, [name, kind, node], resynced.value);
     const items = /** @type {any[] | null} */ (loaded.data);
-    if (loaded.error) return html`<${ErrorStrip} error=${loaded.error} retry=${loaded.reload} />`;
+    if (loaded.error && !items) return html`<${ErrorStrip} error=${loaded.error} retry=${loaded.reload} />`;
     if (items && !items.length) {
         const title = isDown ? `Its ${kind} are not known while it is down` : `It has no ${kind}`;
         return html`<${Empty} level=${3} title=${title}><p>What the server lists appears here as soon as it is read.</p><//>`;
     }
     const isTool = kind === 'tools';
     const row = (/** @type {any} */ item) => itemRow(item, isTool ? tryAddress(item.groups) : null);
-    return html`<div class="scroll"><table><thead><tr><th scope="col">Name</th><th scope="col">Description</th>
+    return html`<${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} /><div class="scroll"><table><thead><tr>
+        <th scope="col">Name</th><th scope="col">Description</th>
         <th scope="col">Takes</th>${isTool && html`<th scope="col" class="r">Called</th>`}<th scope="col">In groups</th></tr></thead>
         <tbody>${items ? html`<${LongRows} items=${items} columns=${isTool ? 5 : 4} row=${row} />` : html`<${Bones} columns=${isTool ? 5 : 4} />`}</tbody></table></div>`;
 }
@@ -110,11 +112,11 @@ function Log({ name }) {
     const loaded = useLoaded(load, [name, node]);
     useRefreshed(loaded, LOG_INTERVAL);
     const lines = /** @type {any[] | null} */ (loaded.data?.items ?? null);
-    if (loaded.error) return html`<${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} />`;
-    if (!lines) return null;
+    const trouble = html`<${ErrorStrip} error=${loaded.error} at=${loaded.at} retry=${loaded.reload} />`;
+    if (!lines) return trouble;
     if (!lines.length)
-        return html`<${Empty} level=${3} title="Nothing on standard error"><p>The last 200 lines of each child process appear here.</p><//>`;
+        return html`${trouble}<${Empty} level=${3} title="Nothing on standard error"><p>The last 200 lines of each child process appear here.</p><//>`;
     const text = lines.map(line => `${clock(line.at)}  ${line.text}`).reverse();
-    return html`<div class="body"><${TextBlock} label="Standard error" text=${text.join('\n')} />
+    return html`${trouble}<div class="body"><${TextBlock} label="Standard error" text=${text.join('\n')} />
         <p class="muted">${counted(lines.length, 'line')}, the newest at the end.</p></div>`;
 }

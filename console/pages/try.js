@@ -2,7 +2,7 @@
 
 import { attempt, get, getAll, send, useLoaded } from '../api.js';
 import { useKeys } from '../keys.js';
-import { useLive } from '../live.js';
+import { resynced, useLive } from '../live.js';
 import { Empty, ErrorStrip, Segments, Text } from '../parts/common.js';
 import { confirm } from '../parts/dialog.js';
 import { checkText, SchemaForm } from '../parts/form.js';
@@ -25,21 +25,26 @@ const INSIDE = ['built in', 'HTTP API'];
 /** @param {{ Page: any }} props */
 export function Try({ Page }) {
     const [, where = '', tool = ''] = route.value.parts;
-    const places = useLoaded(async () => {
-        const [groups, servers] = await Promise.all([getAll('groups'), getAll('servers')]);
-        const alone = servers.filter(one => !INSIDE.includes(one.target));
-        return { groups: groups.map(one => one.name), servers: alone.map(one => one.name) };
-    }, []);
+    const places = useLoaded(
+        async () => {
+            const [groups, servers] = await Promise.all([getAll('groups'), getAll('servers')]);
+            const alone = servers.filter(one => !INSIDE.includes(one.target));
+            return { groups: groups.map(one => one.name), servers: alone.map(one => one.name) };
+        },
+        [],
+        resynced.value
+    );
     const place = where || places.data?.groups[0] || '';
     const isGroup = places.data ? places.data.groups.includes(place) : true;
     const tools = useLoaded(
         () => (place && places.data ? toolsOf(place, isGroup) : Promise.resolve(/** @type {any[]} */ ([]))),
-        [place, isGroup, places.data]
+        [place, isGroup, places.data !== null],
+        resynced.value
     );
     const entry = tools.data?.find(one => one.name === tool);
     const isLoading = places.loading || tools.loading;
     const pick = (/** @type {string} */ value) => go(address(['try', place, value]));
-    return html`<${Page} title="Try a tool"><${ErrorStrip} error=${places.error ?? tools.error} retry=${() => {
+    return html`<${Page} title="Try a tool"><${ErrorStrip} error=${places.error ?? tools.error} at=${places.error ? places.at : tools.at} retry=${() => {
         places.reload();
         tools.reload();
     }} /><div class="page">

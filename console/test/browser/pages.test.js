@@ -63,25 +63,11 @@ test('empty pages say what would be there', async () => {
     await page.context().close();
 });
 
-test('an error is told with its hint, and what was there stays', async () => {
+test('an error is told with its hint', async () => {
     const page = await open();
     let broken = true;
     await answerWith(page, path => (broken && !['me', 'recording'].includes(path) ? refuse : answer(path)));
-    for (const name of [
-        '',
-        'traffic',
-        'questions',
-        'servers',
-        'groups',
-        'sessions',
-        'bridge',
-        'try',
-        'config',
-        'cluster',
-        'servers/tickets',
-        'groups/support',
-        'calls/x.1'
-    ]) {
+    for (const name of EVERY) {
         await visit(page, `/${name}`);
         await page.getByText('The gateway is shutting down.').first().waitFor();
         await page.getByRole('button', { name: 'Try again' }).first().waitFor();
@@ -90,6 +76,64 @@ test('an error is told with its hint, and what was there stays', async () => {
     broken = false;
     await visit(page, '/servers');
     await page.getByRole('link', { name: 'github' }).first().waitFor();
+    await page.context().close();
+});
+
+/** What is seen on each page, to be told from what is there without an answer. */
+const THERE = {
+    '': 'search is down',
+    traffic: 'github__search_issues',
+    questions: 'Close OPS-112?',
+    servers: 'github',
+    'servers/tickets': 'close_ticket',
+    'servers/tickets?tab=log': 'starting',
+    groups: '/mcp/support',
+    'groups/support': 'tickets__close_ticket',
+    sessions: 'http:7f3a…c2',
+    bridge: 'github',
+    'try/support/tickets__close_ticket': 'Does close_ticket.',
+    config: '/etc/rialto.toml',
+    cluster: 'rialto-2',
+    'calls/rialto-1.rv': 'OPS-112 is closed.'
+};
+
+test('what was there stays while an error is told, with when it was read', async () => {
+    const page = await open();
+    let [broken, stream] = [false, /** @type {any} */ (null)];
+    await answerWith(page, path => (broken && path !== 'me' ? refuse : answer(path)));
+    await page.route('**/admin/v1/live**', route => {
+        stream = route;
+    });
+    const there = Object.entries(THERE);
+    for (const name of EVERY)
+        assert.ok(
+            there.some(([at]) => `${at}/`.startsWith(`${name.replace('x.1', '')}`)),
+            name
+        );
+    for (const [name, text] of there) {
+        await visit(page, `/${name}`);
+        const content = page.locator('main').getByText(text).first();
+        await content.waitFor();
+        broken = true;
+        // Every page reads again once its stream comes back.
+        await until(async () => stream !== null, `${name} has a stream`);
+        const last = stream;
+        await last.fulfill({ status: 200, contentType: 'text/event-stream', body: '' });
+        await page.locator('.strip-note', { hasText: 'Not live' }).getByRole('button').click();
+        const strip = page.locator('main [role="alert"]', { hasText: 'The gateway is shutting down.' }).first();
+        await until(() => strip.isVisible(), `${name || 'overview'} tells the error`);
+        await strip.getByText(/What is shown is as of \d\d:\d\d:\d\d\./u).waitFor();
+        assert.ok(await content.isVisible(), `${name} still shows what was there`);
+        broken = false;
+        const again = page.locator('main [role="alert"]').getByRole('button', { name: 'Try again' });
+        await until(async () => {
+            // Parts of a page that are read by themselves have strips of their own.
+            for (const button of await again.all()) await button.click({ timeout: 1000 }).catch(() => {});
+            return (await again.count()) === 0;
+        }, `${name} is read again`);
+        await page.goto('about:blank');
+        stream = null;
+    }
     await page.context().close();
 });
 
@@ -139,6 +183,31 @@ test('a stream that is lost is told with when it is tried again', async () => {
         await page.getByText(/Not live since \d\d:\d\d:\d\d/u).waitFor();
     }
     await checkAxe(page, 'lost stream');
+    await page.context().close();
+});
+
+test('live regions say at most one sentence in five seconds', async () => {
+    const page = await open();
+    await page.clock.install();
+    await answerWith(page);
+    await page.route('**/admin/v1/live**', route => route.abort());
+    const regions = () =>
+        page
+            .locator('[role="status"], [role="alert"], [role="log"], [aria-live]:not([aria-live="off"])')
+            .allTextContents();
+    for (const at of Object.values(PAGES)) {
+        await visit(page, at);
+        await page.getByText(/Not live since/u).waitFor();
+        await page.waitForFunction(() => !document.querySelector('.bones'));
+        await page.clock.runFor(1000);
+        const said = [await regions()];
+        for (let second = 0; second < 10; second++) {
+            await page.clock.runFor(1000);
+            said.push(await regions());
+        }
+        const changes = said.slice(1).filter((texts, index) => texts.join('|') !== said[index].join('|'));
+        assert.ok(changes.length <= 2, `${at}: ${JSON.stringify(said, null, 1)}`);
+    }
     await page.context().close();
 });
 
