@@ -7,8 +7,8 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Console;
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, entity_tag, rfc3339};
+use super::{Console, shell_words};
 use crate::admin::ReloadReport;
 use crate::config::{self, ConfigFormat, Diagnostic, LoadedConfig, Severity};
 use crate::policy::OperatorRight::{self, Act, Edit, Look};
@@ -240,11 +240,14 @@ fn server_lines(added: &str, name: Option<&str>) -> Result<String, ApiError> {
         let first = host.split('.').find(|part| !matches!(*part, "mcp" | "www" | "api")).unwrap_or(&host);
         return Ok(format!("[servers.{}]\nurl = {}\n", given(first), quoted(added)));
     }
-    let mut words = added.split_whitespace();
-    let program = words.next().ok_or_else(|| ApiError::invalid("there is nothing to add"))?;
-    let arguments: Vec<String> = words.map(quoted).collect();
-    let default = added.split_whitespace().next_back().unwrap_or(program).rsplit('/').next().unwrap_or(program);
-    let name = given(default);
+    let words = shell_words::split(added).map_err(|open| {
+        ApiError::invalid(open).hint("write the command as for a shell: quotes keep spaces in a word")
+    })?;
+    let nothing = || ApiError::invalid("there is nothing to add");
+    let (program, arguments) = words.split_first().filter(|(program, _)| !program.is_empty()).ok_or_else(nothing)?;
+    let last = arguments.last().unwrap_or(program);
+    let name = given(last.rsplit('/').next().unwrap_or(last));
+    let arguments: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
     Ok(format!("[servers.{name}]\ncommand = {}\nargs = [{}]\n", quoted(program), arguments.join(", ")))
 }
 
@@ -402,6 +405,11 @@ mod tests {
                 "[servers.files]\ncommand = \"npx\"\nargs = [\"-y\", \"@acme/files\"]\n",
             ),
             (
+                "npx files \"/srv/my files\" 'it is' a\\ b",
+                Some("files"),
+                "[servers.files]\ncommand = \"npx\"\nargs = [\"files\", \"/srv/my files\", \"it is\", \"a b\"]\n",
+            ),
+            (
                 r#"{"mcpServers": {"My Server": {"command": "uvx", "args": ["x"]}}}"#,
                 None,
                 "[servers.my-server]\ncommand = \"uvx\"\nargs = [\"x\"]\n",
@@ -410,6 +418,11 @@ mod tests {
             assert_eq!(server_lines(added, name).unwrap(), lines);
         }
         assert!(server_lines("", None).is_err() && server_lines("{", None).is_err());
+        let open = server_lines("npx files \"/srv/my files", None).unwrap_err();
+        assert_eq!(
+            (open.status, open.message.as_str()),
+            (StatusCode::BAD_REQUEST, "a double quote (\") is never closed")
+        );
     }
 
     #[test]

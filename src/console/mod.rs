@@ -22,6 +22,7 @@ mod replay;
 mod server_checks;
 mod servers;
 mod sessions;
+mod shell_words;
 mod tries;
 mod watcher;
 mod why;
