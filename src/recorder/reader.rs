@@ -86,7 +86,7 @@ impl Reader {
         self.offsets[ring] = part.next;
         collected.lost += part.lost;
         if !part.bytes.is_empty() {
-            collected.batches.push(RecordBatch(part.bytes));
+            collected.batches.push(RecordBatch::new(part.bytes));
         }
     }
 
@@ -99,6 +99,11 @@ impl Reader {
 }
 
 impl RecordBatch {
+    /// A batch of these records.
+    pub fn new(records: Vec<u8>) -> Self {
+        Self(records)
+    }
+
     /// The records: what each says, its HTTP head and its body.
     pub fn records(&self) -> impl Iterator<Item = (RecordHead, &[u8], &[u8])> {
         let mut rest = &self.0[..];

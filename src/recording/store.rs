@@ -41,6 +41,8 @@ pub struct StoredCall {
     pub ends: Vec<(u64, Summary)>,
     /// Whether it stays when others go.
     pub is_kept: bool,
+    /// Records that came when there was no more room for calls that are kept on purpose.
+    pub omitted: u64,
     bytes: usize,
 }
 
@@ -52,7 +54,10 @@ pub struct CallStore {
     joined: HashMap<u64, u64>,
     /// Calls by the hash of the request state that their client was given.
     states: HashMap<u64, u64>,
+    /// Bytes of calls that go when there is no more room.
     bytes: usize,
+    /// Bytes of calls that are kept on purpose, which have room of their own.
+    kept_bytes: usize,
     /// Calls up to this one were given up, and are not begun again by a late record.
     evicted_to: u64,
 }
@@ -72,9 +77,11 @@ const RECORD_OVERHEAD: usize = 128;
 const MAX_KEPT_CALLS: usize = 100;
 /// Most bytes of calls that are kept on purpose.
 const MAX_KEPT_BYTES: usize = 16 << 20;
+/// Most ends of requests that are noted of a call that has no more room.
+const MAX_ENDS: usize = 64;
 
 impl CallStore {
-    /// Adds what was collected; keeps at most `limit` bytes.
+    /// Adds what was collected; keeps at most `limit` bytes beside calls that are kept on purpose.
     pub fn add(&mut self, collected: &CollectedRecords, limit: usize) -> StoreChanges {
         let mut records: Vec<(RecordHead, &[u8], &[u8])> =
             collected.batches.iter().flat_map(|batch| batch.records()).collect();
@@ -111,9 +118,13 @@ impl CallStore {
         }
         let call = self.calls.entry(number).or_insert_with(|| StoredCall { number, ..StoredCall::default() });
         let bytes = RECORD_OVERHEAD + text.len() + body.len();
-        call.bytes += bytes;
-        self.bytes += bytes;
         changes.changed.push(number);
+        if call.is_kept && self.kept_bytes + bytes > MAX_KEPT_BYTES {
+            call.omit(kind, (head.nanos, text));
+            return;
+        }
+        call.bytes += bytes;
+        *(if call.is_kept { &mut self.kept_bytes } else { &mut self.bytes }) += bytes;
         match kind {
             NoteKind::End => call.ends.push((head.nanos, Summary::decode(text))),
             // The pool says only that the connection is there.
@@ -164,22 +175,32 @@ impl CallStore {
             return;
         }
         self.joined.insert(own, call);
-        let Some(moved) = self.calls.remove(&own) else { return };
+        let Some(mut moved) = self.remove(own) else { return };
         if let Some(target) = self.calls.get_mut(&call) {
+            if target.is_kept && self.kept_bytes + moved.bytes > MAX_KEPT_BYTES {
+                moved.bytes = 0;
+                target.omitted += moved.records.drain(..).len() as u64;
+            }
             target.records.extend(moved.records);
             target.records.sort_by_key(|record| record.nanos);
             target.ends.extend(moved.ends);
             target.ends.sort_by_key(|(nanos, _)| *nanos);
+            target.omitted += moved.omitted;
             target.bytes += moved.bytes;
+            *(if target.is_kept { &mut self.kept_bytes } else { &mut self.bytes }) += moved.bytes;
             changes.changed.push(call);
             changes.gone.push(own);
         }
+        if moved.is_kept {
+            // The whole call, where there is room for it.
+            let _ = self.keep(call);
+        }
     }
 
-    fn remove(&mut self, number: u64) {
-        if let Some(call) = self.calls.remove(&number) {
-            self.bytes -= call.bytes;
-        }
+    fn remove(&mut self, number: u64) -> Option<StoredCall> {
+        let call = self.calls.remove(&number)?;
+        *(if call.is_kept { &mut self.kept_bytes } else { &mut self.bytes }) -= call.bytes;
+        Some(call)
     }
 
     /// A call.
@@ -203,28 +224,40 @@ impl CallStore {
         self.calls.values().find(|call| !call.is_kept)
     }
 
-    /// Whether there is room to keep a call on purpose, and keeps it.
+    /// Keeps a call on purpose, if there is room.
+    ///
+    /// # Errors
+    /// When it is no more, or as many are kept as may be.
     pub fn keep(&mut self, number: u64) -> Result<(), KeepError> {
-        let kept = self.calls.values().filter(|call| call.is_kept && call.number != number);
-        let (count, bytes) = kept.fold((0, 0), |(count, bytes), call| (count + 1, bytes + call.bytes));
+        let count = self.kept_count();
         let call = self.calls.get_mut(&number).ok_or(KeepError::Gone)?;
-        if count >= MAX_KEPT_CALLS || bytes + call.bytes > MAX_KEPT_BYTES {
+        if call.is_kept {
+            return Ok(());
+        }
+        if count >= MAX_KEPT_CALLS || self.kept_bytes + call.bytes > MAX_KEPT_BYTES {
             return Err(KeepError::Full);
         }
         call.is_kept = true;
+        self.bytes -= call.bytes;
+        self.kept_bytes += call.bytes;
         Ok(())
     }
 
     /// Lets a call go when its time comes; false if there is none.
     pub fn release(&mut self, number: u64) -> bool {
-        self.calls.get_mut(&number).map(|call| call.is_kept = false).is_some()
+        let Some(call) = self.calls.get_mut(&number) else { return false };
+        if std::mem::take(&mut call.is_kept) {
+            self.kept_bytes -= call.bytes;
+            self.bytes += call.bytes;
+        }
+        true
     }
 
     /// Frees everything but what is kept on purpose.
     pub fn clear(&mut self) {
         self.evicted_to = self.calls.keys().next_back().copied().unwrap_or(0).max(self.evicted_to);
         self.calls.retain(|_, call| call.is_kept);
-        self.bytes = self.calls.values().map(|call| call.bytes).sum();
+        self.bytes = 0;
         self.joined.clear();
         self.states.clear();
     }
@@ -234,9 +267,9 @@ impl CallStore {
         self.calls.values().filter(|call| call.is_kept).count()
     }
 
-    /// Bytes in use.
+    /// Bytes in use, also by calls that are kept on purpose.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.kept_bytes
     }
 }
 
@@ -262,6 +295,15 @@ pub enum KeepError {
 }
 
 impl StoredCall {
+    /// Counts a record that is not kept, and notes of it only that the call has ended, so that its row is right.
+    fn omit(&mut self, kind: NoteKind, (nanos, summary): (u64, &[u8])) {
+        self.omitted += 1;
+        if kind == NoteKind::End {
+            self.ends.truncate(MAX_ENDS - 1);
+            self.ends.push((nanos, Summary::decode(summary)));
+        }
+    }
+
     /// Ends of the call's own requests. What a client answers meanwhile is a request with an end of its own, which comes first.
     fn own_ends(&self) -> impl DoubleEndedIterator<Item = &(u64, Summary)> {
         let is_answer = |end: &Summary| end.get(SummaryField::Method) == Some("response");
@@ -284,5 +326,100 @@ impl StoredCall {
     /// When it began, by the clock of records.
     pub fn started(&self) -> u64 {
         self.records.first().map_or(0, |record| record.nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorder::{RecordBatch, Ring, SummaryWriter};
+
+    /// What a reader collects of these records: the number of the call, the kind, and the body.
+    fn collected(records: &[(u64, NoteKind, &[u8])]) -> CollectedRecords {
+        let mut ring = Ring::new(64 << 20);
+        let mut summary = SummaryWriter::new();
+        summary.text(SummaryField::Outcome, "ok");
+        for (at, (mark, kind, body)) in records.iter().enumerate() {
+            let text = if *kind == NoteKind::End { summary.bytes() } else { b"" };
+            let length = u32::try_from(body.len()).unwrap();
+            let head = RecordHead {
+                mark: *mark,
+                nanos: at as u64 + 1,
+                length,
+                kept: length,
+                head_length: u16::try_from(text.len()).unwrap(),
+                status: 0,
+                tags: [Wire::Client as u8, Way::Out as u8, *kind as u8],
+            };
+            ring.write(&head, &[text, body]);
+        }
+        let part = ring.read(0, 64 << 20, u64::MAX);
+        CollectedRecords { batches: vec![RecordBatch::new(part.bytes)], lost: 0 }
+    }
+
+    fn numbers(store: &CallStore) -> Vec<u64> {
+        store.calls.keys().copied().collect()
+    }
+
+    #[test]
+    fn kept_calls_take_no_room_of_others() {
+        const LIMIT: usize = 1 << 20;
+        let (mut store, body) = (CallStore::default(), vec![b'x'; 100 << 10]);
+        for number in 1..=5 {
+            store.add(&collected(&[(number, NoteKind::Message, &body), (number, NoteKind::End, b"")]), LIMIT);
+            store.keep(number).unwrap();
+        }
+        // They grow beyond the limit of the others, which stay all the same.
+        for _ in 0..5 {
+            store.add(&collected(&[1, 2, 3, 4, 5].map(|number| (number, NoteKind::Message, &body[..]))), LIMIT);
+        }
+        for number in 6..=10 {
+            store.add(&collected(&[(number, NoteKind::Message, &body)]), LIMIT);
+        }
+        assert_eq!(numbers(&store), (1..=10).collect::<Vec<_>>());
+        assert!(store.kept_bytes > 2 * LIMIT && store.bytes < LIMIT, "{} {}", store.kept_bytes, store.bytes);
+        assert_eq!(store.bytes(), store.calls.values().map(|call| call.bytes).sum::<usize>());
+        for number in 1..=5 {
+            assert!(store.release(number) && store.release(number));
+        }
+        assert_eq!(store.kept_bytes, 0);
+        let changes = store.add(&collected(&[(11, NoteKind::Message, &body)]), LIMIT);
+        assert_eq!(changes.gone[..4], [1, 2, 3, 4], "calls that were let go are the first to go");
+        assert!(store.bytes <= LIMIT);
+    }
+
+    #[test]
+    fn a_kept_call_that_grows_has_an_end_and_counts_what_it_omits() {
+        let (mut store, body) = (CallStore::default(), vec![b'x'; 1 << 20]);
+        store.add(&collected(&[(1, NoteKind::Message, &body)]), 32 << 20);
+        store.keep(1).unwrap();
+        for _ in 0..20 {
+            store.add(&collected(&[(1, NoteKind::Message, &body)]), 32 << 20);
+        }
+        assert!(store.kept_bytes <= MAX_KEPT_BYTES, "{}", store.kept_bytes);
+        store.add(&collected(&[(2, NoteKind::Message, &body)]), 32 << 20);
+        assert_eq!(store.keep(2), Err(KeepError::Full));
+        let rest = vec![b'x'; MAX_KEPT_BYTES - store.kept_bytes - RECORD_OVERHEAD];
+        let last: [(u64, NoteKind, &[u8]); 3] =
+            [(1, NoteKind::Message, &body), (1, NoteKind::Message, &rest), (1, NoteKind::End, b"")];
+        let changes = store.add(&collected(&last), 32 << 20);
+        assert_eq!((changes.changed, store.kept_bytes), (vec![1], MAX_KEPT_BYTES));
+        let call = store.get(1).unwrap();
+        assert_eq!((call.records.len(), call.omitted), (16, 8), "no record is uncounted");
+        assert_eq!(call.field(SummaryField::Outcome), Some("ok"), "its row says how it ended");
+        store.clear();
+        assert_eq!((numbers(&store), store.bytes), (vec![1], 0));
+    }
+
+    #[test]
+    fn a_request_that_joins_a_kept_call_is_kept_with_it() {
+        let (mut store, body) = (CallStore::default(), [b'x'; 1000]);
+        store.add(&collected(&[(1, NoteKind::Message, &body), (2, NoteKind::Message, &body)]), 1 << 20);
+        store.keep(2).unwrap();
+        let mut changes = StoreChanges::default();
+        store.join(2, 1, &mut changes);
+        assert_eq!((numbers(&store), store.kept_count(), store.bytes), (vec![1], 1, 0));
+        assert_eq!(store.kept_bytes, store.get(1).unwrap().bytes);
+        assert_eq!((changes.changed, changes.gone), (vec![1], vec![2]));
     }
 }
