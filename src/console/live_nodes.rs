@@ -105,9 +105,12 @@ impl NodesStream {
     }
 
     async fn read_while_open(self, node: NodeId) {
+        let closing = self.console.closing();
         tokio::select! {
             () = self.read(&node) => {}
             () = self.out.closed() => {}
+            // The stream of this node's client ends when nobody holds its sender any more.
+            () = closing.cancelled() => {}
         }
         self.reading.lock().remove(&**node.name());
     }

@@ -129,6 +129,17 @@ async fn events_of_all_nodes_are_one_stream_that_is_limited_for_each_node() {
     until("the other node is let go", || *viewers.borrow() == 0).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_stream_of_all_nodes_delays_no_stop() {
+    let store: Arc<dyn ClusterStore> = MemoryStore::new();
+    let (mut a, _b) = (node(&store, "a").await, node(&store, "b").await);
+    let mut events = asked(&a, "GET", "live?topics=node&node=all").go().await.events();
+    event(&mut events, "node", |node| node["name"] == "b" && node["state"] == "alive").await;
+    a.begin_stop();
+    assert!(a.stopped().await, "everything ended in time");
+    while events.next().await.is_some() {}
+}
+
 /// One of two nodes is lost: it does not end, and sends nothing any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_lost_is_marked_within_a_lease_and_nothing_hangs() {
