@@ -380,6 +380,11 @@ export interface components {
             kind: string;
             http: components['schemas']['HttpHead'] | null;
             bytes: number;
+            cut?: boolean;
+            kept?: {
+                first: number;
+                last: number;
+            };
             text: string | null;
             hidden: (string)[];
             with?: number | null;
@@ -613,6 +618,7 @@ export interface components {
             requests: (string)[];
             trace: string | null;
             owner: string;
+            omitted?: number;
             messages: (components['schemas']['Message'])[];
             changes: (components['schemas']['Change'])[];
             translated: (string)[];

@@ -2,7 +2,7 @@
 
 import { at as nodeAt, scan, unquote } from '../pure/json.js';
 import { lines } from '../pure/lines.js';
-import { bytes, duration } from '../pure/time.js';
+import { bytes, duration, keptPart } from '../pure/time.js';
 import { html, useMemo, useState } from '../ui.js';
 import { Text } from './common.js';
 
@@ -76,6 +76,7 @@ export function Wires({ call }) {
         <div class="head c"><b>As the client said it</b>${call.client.revision ? `, ${call.client.revision}` : ''}</div>
         <div class="head mid">Rialto, node ${call.node}</div>
         <div class="head s"><b>As the server heard it</b>${server?.revision ? `, ${server.revision}` : ''}</div>
+        ${Boolean(call.omitted) && html`<p class="muted omitted">Records that are not kept: ${call.omitted}. Calls that are kept on purpose have no more room.</p>`}
         ${rows.map((row, index) => html`<${WireRow} key=${`${row.client?.n}-${row.server?.n}`} call=${call} row=${row} next=${rows.slice(index + 1).find(one => one.client && one.way === 'go')} />`)}</div>`;
 }
 
@@ -109,7 +110,7 @@ function Side({ call, message, side, transport, changes }) {
                 ? html`<p class="muted">${bytes(message.bytes)}, ${call.bodies === 'none' ? 'not kept' : 'without a body'}</p>`
                 : html`<${Json} text=${message.text} marks=${marks} hidden=${message.hidden} />`
         }
-        ${message.text !== null && call.bodies === 'cut' && message.bytes > message.text.length && html`<p class="muted">The first 48 and the last 16 KB of ${bytes(message.bytes)}.</p>`}</article>`;
+        ${message.text !== null && call.bodies === 'cut' && message.cut && html`<p class="muted">${keptPart(message)}</p>`}</article>`;
 }
 
 /** @param {{ text: string, marks?: Map<string, any>, hidden?: string[], wrap?: boolean }} props JSON as it came. */
@@ -139,6 +140,7 @@ function JsonLine({ line: { indent, pieces, mark } }) {
 function Rail({ row, changes, next, client }) {
     const reasons = [...new Set(changes.map(change => change.why))];
     const both = row.client && row.server;
+    const isCut = row.client?.cut || row.server?.cut;
     const gap = both ? Math.abs(/** @type {any} */ (row.server).at_us - /** @type {any} */ (row.client).at_us) : 0;
     const parked =
         row.client && row.way === 'back' && next?.client && next.client.round > row.client.round
@@ -146,7 +148,7 @@ function Rail({ row, changes, next, client }) {
             : 0;
     return html`<div class="rail"><${Arrow} way=${row.way} both=${Boolean(both)} />
         ${reasons.slice(0, 6).map((why, index) => html`<p class=${index ? 'd' : ''} key=${why}>${why}</p>`)}
-        ${both && !reasons.length && html`<p class="d">passed on as it is</p>`}
+        ${both && !reasons.length && html`<p class="d">${isCut ? 'not compared: a part is not kept' : 'passed on as it is'}</p>`}
         ${!both && !reasons.length && html`<p class="d">${row.client ? 'between the client and Rialto' : 'between Rialto and the server'}</p>`}
         ${gap > 0 && html`<p class="d">${duration(gap)}</p>`}
         ${parked > 0 && html`<div class="hold">Parked for ${duration(parked)}, until ${client} calls again</div>`}</div>`;

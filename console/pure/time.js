@@ -63,6 +63,12 @@ export function bytes(count) {
     return `${(count / 1e6).toFixed(1)} MB`;
 }
 
+/** @param {{ kept?: { first: number, last: number }, bytes: number }} message @returns {string} What there is of a message that is cut. */
+export function keptPart({ kept, bytes: all }) {
+    const last = kept?.last ? ` and the last ${bytes(kept.last)}` : '';
+    return `${kept ? `The first ${bytes(kept.first)}${last}` : 'A part'} of ${bytes(all)}.`;
+}
+
 /** @param {number | null | undefined} value @returns {string} With thin groups and only as many digits as say something. */
 export function figure(value) {
     if (value === null || value === undefined || Number.isNaN(value)) return '–';

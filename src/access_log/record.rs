@@ -323,12 +323,9 @@ impl AccessRecord {
         self.fields.lock().bytes_in += bytes as u64;
     }
 
-    /// Notes the size of a part of the response; returns that of the parts before.
-    pub fn note_sent(&self, bytes: usize) -> u64 {
-        let mut fields = self.fields.lock();
-        let before = fields.bytes_out;
-        fields.bytes_out += bytes as u64;
-        before
+    /// Notes the size of a part of the response.
+    pub fn note_sent(&self, bytes: usize) {
+        self.fields.lock().bytes_out += bytes as u64;
     }
 
     /// Notes the status of the HTTP response.

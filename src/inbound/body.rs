@@ -13,10 +13,10 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::pieces::PiecesBody;
-use super::recorder_hook::{note_piece, note_sent};
+use super::recorder_hook::note_sent;
 use super::response_encoder::ReplyEncoder;
 use super::session_messages::InFlightCall;
-use crate::access_log::{AccessEnd, AccessGuard};
+use crate::access_log::{AccessEnd, AccessGuard, AccessRecord};
 use crate::call::{Replies, Reply};
 use crate::cluster::RelayedBody;
 use crate::http::server::BodyBrokenOff;
@@ -252,6 +252,16 @@ impl http_body::Body for ResponseContent {
 }
 
 impl ResponseContent {
+    /// Notes the next bytes of a body that is logged, or its end.
+    fn note_part(&mut self, record: &AccessRecord, part: Option<&[u8]>) {
+        if let Some(part) = part {
+            record.note_sent(part.len());
+        }
+        if let Self::Pieces(pieces) = self {
+            pieces.note(record.mark(), part);
+        }
+    }
+
     fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyBrokenOff>>> {
         match self {
             Self::Empty => Poll::Ready(None),
@@ -267,18 +277,14 @@ impl ResponseContent {
             Self::Logged(logged) => {
                 let (content, access) = &mut **logged;
                 let polled = content.poll_content(context);
+                if let (Poll::Ready(part), Some(record)) = (&polled, access.record()) {
+                    let data = part.as_ref().and_then(|part| part.as_ref().ok()?.data_ref());
+                    content.note_part(record, data.map(|data| &data[..]));
+                }
                 match &polled {
-                    Poll::Pending => {}
                     Poll::Ready(None) => access.finish(AccessEnd::Answered),
                     Poll::Ready(Some(Err(_))) => access.finish(AccessEnd::Disconnected),
-                    Poll::Ready(Some(Ok(frame))) => {
-                        if let (Some(record), Some(data)) = (access.record(), frame.data_ref()) {
-                            let before = record.note_sent(data.len());
-                            if matches!(content, Self::Pieces(_)) {
-                                note_piece(record, before, data);
-                            }
-                        }
-                    }
+                    Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
                 }
                 polled
             }

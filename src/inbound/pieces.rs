@@ -11,6 +11,7 @@ use super::session_messages::{InFlightCall, RunningCall};
 use crate::call::{Replies, Reply};
 use crate::http::server::BodyBrokenOff;
 use crate::protocol::Response;
+use crate::recorder::{Mark, PieceNotes, Way, Wire};
 use crate::session::CallGuard;
 
 /// Body of a JSON response whose result is not here yet. Dropping it cancels the call.
@@ -20,6 +21,8 @@ pub struct PiecesBody {
     queued: [Bytes; 2],
     /// `None` when the call has ended.
     source: Option<PieceSource>,
+    /// What is noted of a body that is logged, once it has begun.
+    notes: Option<PieceNotes>,
 }
 
 #[derive(Debug)]
@@ -57,8 +60,17 @@ impl PiecesBody {
         Self::new(first, PieceSource { replies, stop: StopSignal::Revoked(revoked), encoder, _in_flight: in_flight })
     }
 
+    /// Notes the next bytes that the client is sent, or the end of the body.
+    pub(super) fn note(&mut self, mark: Mark, piece: Option<&[u8]>) {
+        let notes = self.notes.get_or_insert_with(|| PieceNotes::new(mark, Wire::Client, Way::Out));
+        match piece {
+            Some(piece) => notes.note(piece),
+            None => notes.end(),
+        }
+    }
+
     fn new(first: Bytes, source: PieceSource) -> Self {
-        Self { queued: [Response::encode_head(&source.encoder.id), first], source: Some(source) }
+        Self { queued: [Response::encode_head(&source.encoder.id), first], source: Some(source), notes: None }
     }
 
     /// The next bytes; an error where the result has broken off.

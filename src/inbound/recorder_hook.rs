@@ -10,9 +10,6 @@ use crate::access_log::AccessRecord;
 use crate::http::codec::RequestHead;
 use crate::recorder::{self, Mark, Note, NoteKind, Way, Wire};
 
-/// Bytes of a result in pieces that are kept.
-const MAX_NOTED_PIECES: u64 = 64 << 10;
-
 /// Notes an HTTP request with its body.
 #[inline]
 pub(super) fn note_request(access: Option<&AccessRecord>, head: &RequestHead, body: &[u8]) {
@@ -36,12 +33,6 @@ pub(super) fn note_response(record: &AccessRecord, response: &Response<ResponseC
         _ => (NoteKind::Head, &b""[..]),
     };
     note_client(record.mark(), Way::Out, kind, (response.status().as_u16(), &head), body);
-}
-
-/// Notes the next bytes of a result that is passed on in pieces, `sent` bytes of which went before.
-pub(super) fn note_piece(record: &AccessRecord, sent: u64, piece: &[u8]) {
-    let mark = if sent > MAX_NOTED_PIECES { record.mark().without_bodies() } else { record.mark() };
-    note_client(mark, Way::Out, NoteKind::Piece, (0, b""), piece);
 }
 
 /// Notes a message that a client is sent on a stream.

@@ -6,9 +6,6 @@ use crate::http::client::HttpError;
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::recorder::{self, Mark, Note, NoteKind, Way, Wire};
 
-/// Bytes of an answer in pieces that are recorded.
-const MAX_NOTED_PIECES: usize = 64 << 10;
-
 /// Notes a message.
 #[inline]
 pub(super) fn note_server(mark: Mark, way: Way, message: &[u8]) {
@@ -48,11 +45,4 @@ fn note_response(mark: Mark, kind: NoteKind, head: &ResponseHead, body: &[u8]) {
         let (wire, way, status, fields) = (Wire::Server, Way::In, head.status().as_u16(), head.encode_fields());
         recorder::note(mark, &Note { wire, way, kind, status, head: &fields, body });
     }
-}
-
-/// Notes the next bytes of an answer, `received` of which came before, and of a long one only how many there are.
-pub(super) fn note_piece(mark: Mark, received: usize, piece: &[u8]) {
-    let mark = if received > MAX_NOTED_PIECES { mark.without_bodies() } else { mark };
-    let (wire, way, kind) = (Wire::Server, Way::In, NoteKind::Piece);
-    recorder::note(mark, &Note { wire, way, kind, status: 0, head: b"", body: piece });
 }

@@ -5,6 +5,7 @@
 //! into one shared ring where there is none. A [reader](reader::Reader) collects them from time to time.
 
 mod clock;
+mod pieces;
 mod reader;
 mod ring;
 mod summary;
@@ -16,6 +17,7 @@ use std::sync::{Arc, LazyLock, Weak};
 use parking_lot::{Mutex, RwLock};
 
 pub use clock::{Clock, nanos};
+pub use pieces::PieceNotes;
 pub use reader::{CollectedRecords, Reader, RecordBatch};
 pub use ring::{RECORD_HEAD, RecordHead, Ring, RingPart};
 pub use summary::{Summary, SummaryField, SummaryWriter};
@@ -49,7 +51,7 @@ pub enum Way {
 pub enum NoteKind {
     /// A message, or a batch of messages.
     Message,
-    /// The next bytes of the message before, of the same wire and way.
+    /// The next bytes of a message that passes in pieces, of the same wire and way.
     Piece,
     /// The head of an HTTP response whose messages follow by themselves.
     Head,
@@ -63,6 +65,8 @@ pub enum NoteKind {
     End,
     /// The last message of the same wire and way was not sent after all.
     Unsent,
+    /// The last bytes of the message that passed in pieces, which were counted with those.
+    Tail,
 }
 
 /// One thing that happened to a call.
@@ -252,32 +256,51 @@ pub fn note_joins(mark: Mark, call: Mark) {
 
 #[cold]
 fn write_note(mark: Mark, note: &Note<'_>) {
-    let written = WORKER_RING.with(|own| {
+    with_ring(mark, |ring, body_limit| put(ring, body_limit, mark, note));
+}
+
+/// Runs on the ring that notes of this call go to from here, with how much of a message is kept in it.
+fn with_ring<T>(mark: Mark, run: impl FnOnce(&mut Ring, usize) -> T) -> Option<T> {
+    let limit_of = |ring: &Ring, body_limit: u32| match mark.0 & HEADS_ONLY {
+        0 => ring.body_limit().min(body_limit as usize),
+        _ => 0,
+    };
+    let mut run = Some(run);
+    let done = WORKER_RING.with(|own| {
         let mut own = own.borrow_mut();
-        let own = own.as_mut().filter(|own| own.recorder == mark.recorder());
-        own.map(|own| put(&mut own.ring, own.body_limit, mark, note)).is_some()
+        let own = own.as_mut().filter(|own| own.recorder == mark.recorder())?;
+        let limit = limit_of(&own.ring, own.body_limit);
+        run.take().map(|run| run(&mut own.ring, limit))
     });
-    if written {
-        return;
+    if done.is_some() {
+        return done;
     }
-    let shared = SHARED_RINGS.read().get(usize::try_from(mark.recorder()).unwrap_or(0)).and_then(Weak::upgrade);
-    if let Some(shared) = shared
-        && let Some(ring) = &mut *shared.ring.lock()
-    {
-        put(ring, shared.body_limit.load(Ordering::Relaxed), mark, note);
-    }
+    let shared = SHARED_RINGS.read().get(usize::try_from(mark.recorder()).unwrap_or(0)).and_then(Weak::upgrade)?;
+    let mut ring = shared.ring.lock();
+    let ring = ring.as_mut()?;
+    let limit = limit_of(ring, shared.body_limit.load(Ordering::Relaxed));
+    run.take().map(|run| run(ring, limit))
 }
 
 /// Copies a note into a ring; of a long body the first three quarters and the last quarter of what is kept.
-fn put(ring: &mut Ring, body_limit: u32, mark: Mark, note: &Note<'_>) {
-    let head = &note.head[..note.head.len().min(MAX_HEAD_BYTES)];
-    let limit = if mark.0 & HEADS_ONLY == 0 { body_limit as usize } else { 0 };
+fn put(ring: &mut Ring, limit: usize, mark: Mark, note: &Note<'_>) {
     let (first, last) = if note.body.len() <= limit {
         (note.body, &b""[..])
     } else {
-        let tail = limit / 4;
+        let tail = tail_of(limit);
         (&note.body[..limit - tail], &note.body[note.body.len() - tail..])
     };
+    put_parts(ring, mark, note, [first, last]);
+}
+
+/// How many of the bytes that are kept of a long message are its last ones.
+fn tail_of(limit: usize) -> usize {
+    limit / 4
+}
+
+/// Copies a note into a ring, and these parts of its body.
+fn put_parts(ring: &mut Ring, mark: Mark, note: &Note<'_>, [first, last]: [&[u8]; 2]) {
+    let head = &note.head[..note.head.len().min(MAX_HEAD_BYTES).min(ring.body_limit())];
     let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
     let record = RecordHead {
         mark: mark.0,
@@ -435,7 +458,7 @@ impl Recorder {
     }
 
     fn read_shared(&self, offset: u64, limit: usize, until: u64) -> Option<RingPart> {
-        self.shared.ring.lock().as_ref().map(|ring| ring.read(offset, limit, until))
+        self.shared.ring.lock().as_mut().map(|ring| ring.read(offset, limit, until))
     }
 
     /// Gives this thread, which has to be a worker of the gateway, a ring of its own.
@@ -453,8 +476,8 @@ impl Recorder {
         // Nobody else would count them until the next call, which may never come.
         self.count_unmarked(second_now());
         WORKER_RING.with(|own| {
-            let own = own.borrow();
-            let own = own.as_ref().filter(|own| own.recorder == self.number);
+            let mut own = own.borrow_mut();
+            let own = own.as_mut().filter(|own| own.recorder == self.number);
             own.map(|own| own.ring.read(offset, limit, until))
         })
     }
@@ -484,8 +507,17 @@ impl Way {
 }
 
 impl NoteKind {
-    const ALL: [Self; 8] =
-        [Self::Message, Self::Piece, Self::Head, Self::Opening, Self::Opened, Self::Joins, Self::End, Self::Unsent];
+    const ALL: [Self; 9] = [
+        Self::Message,
+        Self::Piece,
+        Self::Head,
+        Self::Opening,
+        Self::Opened,
+        Self::Joins,
+        Self::End,
+        Self::Unsent,
+        Self::Tail,
+    ];
 
     /// The kind of a record.
     pub fn from_tag(tag: u8) -> Option<Self> {
@@ -566,6 +598,19 @@ mod tests {
         let found = bodies(&read_shared(&recorder));
         assert_eq!((&found[0].1[..75], &found[0].1[75..], found[0].2), (&body[..75], &body[231..], 256));
         assert_eq!((found[1].1.len(), found[1].2), (0, 256));
+    }
+
+    #[test]
+    fn a_message_takes_a_quarter_of_its_ring_at_most() {
+        let recorder = Recorder::new();
+        recorder.open(4000, 64 << 10);
+        recorder.set_detail(Detail::Bodies);
+        let (head, body) = ([b'h'; 30_000], [b'b'; 60_000]);
+        note(recorder.begin().mark, &Note { head: &head, body: &body, ..MESSAGE });
+        let part = read_shared(&recorder);
+        assert_eq!(part.lost, 0);
+        let [(_, kept, length)] = &bodies(&part)[..] else { panic!("the message is there") };
+        assert_eq!((kept.len(), *length), (1000, 60_000));
     }
 
     #[test]

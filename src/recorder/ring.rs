@@ -30,6 +30,8 @@ pub struct Ring {
     start: u64,
     /// Offset behind the newest record.
     end: u64,
+    /// Bytes of records that had no room at all, since the last reading.
+    refused: u64,
 }
 
 /// What was read of a ring.
@@ -39,7 +41,7 @@ pub struct RingPart {
     pub bytes: Vec<u8>,
     /// Where the next reading goes on.
     pub next: u64,
-    /// Bytes that were overwritten before they were read.
+    /// Bytes that were overwritten before they were read, or had no room.
     pub lost: u64,
     /// The time up to which every record was read.
     pub complete_to: u64,
@@ -95,14 +97,20 @@ impl RingPart {
 impl Ring {
     /// A ring of this many bytes.
     pub fn new(capacity: usize) -> Self {
-        Self { bytes: vec![0; capacity.max(4 * RECORD_HEAD)], start: 0, end: 0 }
+        Self { bytes: vec![0; capacity.max(4 * RECORD_HEAD)], start: 0, end: 0, refused: 0 }
+    }
+
+    /// Most bytes of a message that one record should have: a ring has room for several.
+    pub fn body_limit(&self) -> usize {
+        self.bytes.len() / 4
     }
 
     /// Writes a record whose bytes come in parts. The parts must have as many bytes as the head says; what cannot fit
-    /// at all is left out.
+    /// at all is left out and counted as lost.
     pub fn write(&mut self, head: &RecordHead, parts: &[&[u8]]) {
         let length = head.record_length();
         if length > self.bytes.len() {
+            self.refused += length as u64;
             return;
         }
         while self.bytes.len() - self.used() < length {
@@ -115,7 +123,7 @@ impl Ring {
     }
 
     /// The records from `offset` on that are not younger than `until`, whole ones only and about `limit` bytes at most.
-    pub fn read(&self, offset: u64, limit: usize, until: u64) -> RingPart {
+    pub fn read(&mut self, offset: u64, limit: usize, until: u64) -> RingPart {
         let from = offset.clamp(self.start, self.end);
         let (mut next, mut bytes, mut last) = (from, Vec::new(), 0);
         while next < self.end && bytes.len() < limit {
@@ -128,7 +136,8 @@ impl Ring {
             (next, last) = (next + length as u64, head.nanos);
         }
         let complete_to = if bytes.len() < limit { until } else { last };
-        RingPart { bytes, next, lost: from - offset.min(from), complete_to }
+        let lost = from - offset.min(from) + std::mem::take(&mut self.refused);
+        RingPart { bytes, next, lost, complete_to }
     }
 
     fn used(&self) -> usize {
@@ -237,10 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_fit_is_left_out() {
+    fn a_record_that_cannot_fit_is_left_out_and_counted_as_lost() {
         let mut ring = Ring::new(256);
         write(&mut ring, 1, b"kept");
         write(&mut ring, 2, &[0; 400]);
-        assert_eq!(records(&ring.read(0, 1000, u64::MAX).bytes), [(1, b"kept".to_vec())]);
+        let part = ring.read(0, 1000, u64::MAX);
+        assert_eq!(records(&part.bytes), [(1, b"kept".to_vec())]);
+        assert_eq!(part.lost, (RECORD_HEAD + 2 + 400) as u64);
+        assert_eq!(ring.read(part.next, 1000, u64::MAX).lost, 0, "it is told once");
     }
 }

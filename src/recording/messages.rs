@@ -29,6 +29,8 @@ pub struct RecordedMessage {
     pub length: usize,
     /// What is kept of it.
     pub text: Bytes,
+    /// How many bytes of the text are the last ones of the message, where it is cut.
+    pub tail: usize,
 }
 
 /// What a message is.
@@ -109,6 +111,11 @@ impl RecordedMessage {
     pub fn is_cut(&self) -> bool {
         self.text.len() < self.length
     }
+
+    /// What is kept of the beginning, and of the end of a message that is cut.
+    pub fn parts(&self) -> (&[u8], &[u8]) {
+        self.text.split_at(self.text.len() - if self.is_cut() { self.tail.min(self.text.len()) } else { 0 })
+    }
 }
 
 /// The messages of a call in the order of time.
@@ -129,13 +136,20 @@ pub fn messages_of(call: &StoredCall) -> Vec<RecordedMessage> {
             NoteKind::Piece => {
                 let at = *open[wire].get_or_insert_with(|| {
                     let begun = message(record, MessageForm::Other, String::new(), Bytes::new());
-                    messages.push(RecordedMessage { length: 0, ..begun });
+                    messages.push(RecordedMessage { length: 0, tail: 0, ..begun });
                     pieces.push((messages.len() - 1, BytesMut::new()));
                     messages.len() - 1
                 });
                 messages[at].length += record.length;
                 if let Some((_, text)) = pieces.iter_mut().find(|(of, _)| *of == at) {
                     text.extend_from_slice(&record.body);
+                }
+            }
+            NoteKind::Tail => {
+                let tail = open[wire].and_then(|at| Some((at, pieces.iter_mut().find(|(of, _)| *of == at)?)));
+                if let Some((at, (_, text))) = tail {
+                    text.extend_from_slice(&record.body);
+                    messages[at].tail = record.body.len();
                 }
             }
             NoteKind::Unsent => {
@@ -191,6 +205,8 @@ fn message(record: &StoredRecord, form: MessageForm, method: String, text: Bytes
         with: None,
         head: RecordedHead::of(record),
         length: record.length,
+        // See `recorder`: the last quarter of what is kept of a long body.
+        tail: record.body.len() / 4,
         text,
     }
 }

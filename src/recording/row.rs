@@ -130,7 +130,7 @@ impl RowMaker {
                 client_us: micros(parts.client),
             },
             bytes: RowBytes { asked: sum(SummaryField::BytesIn), answered: sum(SummaryField::BytesOut) },
-            bodies: bodies_word(messages, bodies),
+            bodies: bodies_word(call, messages, bodies),
             one_of: one_of.unwrap_or(1).max(1),
             request: field(SummaryField::RequestId),
             relayed_to: field(SummaryField::RelayedTo),
@@ -217,6 +217,7 @@ impl RowMaker {
         let mut row = serde_json::to_value(self.row_with(call, &messages, bodies)).unwrap_or_default();
         let requests: Vec<&str> = call.ends.iter().filter_map(|(_, end)| end.get(SummaryField::RequestId)).collect();
         row["requests"] = requests.into();
+        row["omitted"] = call.omitted.into();
         row["trace"] = call.field(SummaryField::TraceId).into();
         row["owner"] = call.field(SummaryField::RelayedTo).unwrap_or(&self.node).into();
         let shown: Vec<Value> =
@@ -256,36 +257,33 @@ impl RowMaker {
             "wire": if one.wire == Wire::Client { "client" } else { "server" },
             "way": if one.way == Way::In { "in" } else { "out" },
             "kind": one.form.as_str(), "method": (!one.method.is_empty()).then_some(&one.method), "with": one.with,
-            "http": http, "bytes": one.length, "cut": one.is_cut(), "text": text, "hidden": hidden,
+            "http": http, "bytes": one.length, "cut": one.is_cut(),
+            "kept": { "first": one.parts().0.len(), "last": one.parts().1.len() }, "text": text, "hidden": hidden,
         })
     }
 }
 
-/// What is kept of a message as text; of one that is cut, how much is missing between its parts.
+/// What is kept of a message as text; of one that is cut, how much is missing behind its beginning.
 pub fn shown_text(one: &RecordedMessage) -> Option<String> {
     if one.text.is_empty() {
         return None;
     }
-    if !one.is_cut() {
-        return Some(String::from_utf8_lossy(&one.text).into_owned());
+    let (first, last) = one.parts();
+    let (first, last) = (String::from_utf8_lossy(first), String::from_utf8_lossy(last));
+    match one.length.saturating_sub(one.text.len()) {
+        0 => Some(first.into_owned()),
+        missing => Some(format!("{first}\n… {missing} bytes are not kept …\n{last}")),
     }
-    let (first, last) = one.text.split_at(one.text.len() - one.text.len() / 4);
-    let missing = one.length - one.text.len();
-    Some(format!(
-        "{}\n… {missing} bytes are not kept …\n{}",
-        String::from_utf8_lossy(first),
-        String::from_utf8_lossy(last)
-    ))
 }
 
-fn bodies_word(messages: &[RecordedMessage], bodies: BodyAccess) -> &'static str {
+fn bodies_word(call: &StoredCall, messages: &[RecordedMessage], bodies: BodyAccess) -> &'static str {
     let has_bytes = |one: &&RecordedMessage| one.length > 0;
     if !messages.iter().filter(has_bytes).any(|one| !one.text.is_empty()) {
         return "none";
     }
     match bodies {
         BodyAccess::Shapes => "shape",
-        BodyAccess::Shown if messages.iter().any(RecordedMessage::is_cut) => "cut",
+        BodyAccess::Shown if call.omitted > 0 || messages.iter().any(RecordedMessage::is_cut) => "cut",
         BodyAccess::Shown => "whole",
     }
 }

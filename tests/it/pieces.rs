@@ -8,6 +8,8 @@ use rialto::dialect::Revision;
 use rialto::gateway::{DEFAULT_GROUP, GatewayConfig, GroupConfig};
 use rialto::http::server::Http1Implementation;
 use rialto::mcp_client::{ConnectionSettings, Target};
+use rialto::recorder::{SummaryField, Way, Wire};
+use rialto::recording::{BodyAccess, StoredCall, messages_of};
 use rialto::upstream::{List, SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -253,6 +255,55 @@ fn in_pieces(response: &HttpResponse) -> bool {
 fn counted(rialto: &Rialto, outcome: &str) -> bool {
     let metrics = rialto.inbound.admin.metrics();
     metrics.lines().any(|line| line.contains("rialto_calls_total") && line.contains(&format!("outcome=\"{outcome}\"")))
+}
+
+/// The only call of a tool, once it is recorded to its end.
+async fn recorded_call(rialto: &Rialto) -> StoredCall {
+    let is_call = |call: &StoredCall| {
+        call.last_end().is_some() && call.field(SummaryField::Method).is_some_and(|method| method == "tools/call")
+    };
+    let find = || rialto.inbound.calls.newest(u64::MAX, is_call, 10);
+    until("the call is recorded", || !find().is_empty()).await;
+    let [call] = &find()[..] else { panic!("there is one call") };
+    call.clone()
+}
+
+#[tokio::test]
+async fn both_wires_of_a_long_answer_show_its_beginning_and_its_end() {
+    for revision in ERAS {
+        let (_server, url) = LongServer::start(revision).await;
+        let rialto = gateway(&[url], revision, Http1Implementation::Rialto).await;
+        rialto.inbound.calls.wait_until_on().await;
+        let arguments = json!({ "form": "length", "bytes": 600_000 });
+        let response = call(&rialto, revision, HttpMode::Http1, "long", arguments).await;
+        assert!(in_pieces(&response), "{revision}");
+        response.text().await;
+
+        let recorded = recorded_call(&rialto).await;
+        let messages = messages_of(&recorded);
+        let answer = |wire, way| {
+            let found = messages.iter().position(|one| one.wire == wire && one.way == way && one.length > 600_000);
+            found.unwrap_or_else(|| panic!("{revision}: {messages:?}"))
+        };
+        let (client, server) = (answer(Wire::Client, Way::Out), answer(Wire::Server, Way::In));
+        let result = result_text(600_000).into_bytes();
+        let detail = rialto.inbound.calls.rows("node".to_owned()).detail(&recorded, BodyAccess::Shown);
+        for (at, after) in [(client, &b"}"[..]), (server, b", \"more\":[{}]}")] {
+            let (first, last) = messages[at].parts();
+            assert_eq!((first.len(), last.len()), (48 << 10, 16 << 10), "{revision}");
+            let begin = first.windows(9).position(|part| part == b"\"result\":").unwrap() + 9;
+            assert!(result.starts_with(&first[begin..]), "{revision}: the beginning");
+            assert!(result.ends_with(last.strip_suffix(after).unwrap()), "{revision}: the end");
+            let (shown, length) = (&detail["messages"][at], messages[at].length);
+            assert_eq!((&shown["bytes"], &shown["cut"]), (&json!(length), &json!(true)));
+            assert_eq!(shown["kept"], json!({ "first": 48 << 10, "last": 16 << 10 }));
+            let missing = format!("\n… {} bytes are not kept …\n", length - (64 << 10));
+            let text = shown["text"].as_str().unwrap().replace(&missing, "");
+            let kept = [first, last].map(String::from_utf8_lossy).concat();
+            assert_eq!(text, kept, "{revision}: what is missing is told once, between the two");
+        }
+        assert_eq!(detail["bodies"], "cut");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,25 @@ import { test } from 'node:test';
 import { fields, initial, outline, problems } from '../../pure/schema.js';
 import { commandOf, commandOfCall, curlOf, quote } from '../../pure/shell.js';
 import { cut, visible } from '../../pure/text.js';
-import { bytes, counted, date, duration, exactClock, figure, percent, span, waitingSpans } from '../../pure/time.js';
+import {
+    bytes,
+    counted,
+    date,
+    duration,
+    exactClock,
+    figure,
+    keptPart,
+    percent,
+    span,
+    waitingSpans
+} from '../../pure/time.js';
+
+test('what is kept of a message is told as it is', () => {
+    const kept = { first: 49_152, last: 16_384 };
+    assert.equal(keptPart({ kept, bytes: 600_000 }), 'The first 49.2 KB and the last 16.4 KB of 600 KB.');
+    assert.equal(keptPart({ kept: { first: 300, last: 0 }, bytes: 4_000 }), 'The first 0.3 KB of 4.0 KB.');
+    assert.equal(keptPart({ bytes: 4_000 }), 'A part of 4.0 KB.');
+});
 
 test('durations', () => {
     const cases = [

@@ -9,9 +9,8 @@ use crate::call::AnswerDelivery;
 use crate::error::Result;
 use crate::failure::{Failure, FailureKind};
 use crate::http::client::{HttpError, HttpErrorKind, HttpResult, ResponseBody};
-use crate::mcp_client::server_notes::note_piece;
 use crate::protocol::{AnswerFault, AnswerScanner, Id, Payload, Raw, ScannedResultType};
-use crate::recorder::Mark;
+use crate::recorder::{Mark, PieceNotes, Way, Wire};
 
 /// The JSON body of a response.
 pub(super) enum AnswerBody {
@@ -28,8 +27,7 @@ pub(in crate::mcp_client) struct LongAnswer {
     received: usize,
     max_bytes: usize,
     max_depth: usize,
-    /// The number of the call for the recorder.
-    mark: Mark,
+    notes: PieceNotes,
     is_ended: bool,
 }
 
@@ -85,9 +83,11 @@ impl StreamableClient {
         match scanner.scan(&beginning.text) {
             Ok(part) if scanner.is_answer() && says_complete(&scanner) => {
                 let BegunBody { body, text } = beginning;
-                note_piece(mark, 0, &text);
+                let mut notes = PieceNotes::new(mark, Wire::Server, Way::In);
+                notes.note(&text);
                 let (received, piece) = (text.len(), text.freeze().slice(part));
-                let answer = LongAnswer { body, scanner, piece, received, max_bytes, max_depth, mark, is_ended: false };
+                let answer =
+                    LongAnswer { body, scanner, piece, received, max_bytes, max_depth, notes, is_ended: false };
                 Ok(AnswerBody::InPieces(Box::new(answer)))
             }
             _ => match tokio::time::timeout(timeout, beginning.read(max_bytes)).await.map_err(late)?? {
@@ -137,7 +137,7 @@ impl LongAnswer {
                     AnswerFault::TooDeep => broken(FailureKind::TooDeep(self.max_depth), fault.to_string()),
                     _ => broken(FailureKind::Protocol, fault.to_string()),
                 })?;
-                note_piece(self.mark, self.received, &data);
+                self.notes.note(&data);
                 self.received += data.len();
                 self.piece = data.slice(part);
                 Ok(true)
@@ -145,6 +145,7 @@ impl LongAnswer {
             Some(Err(error)) => Err(broken(FailureKind::Broken, error.to_string())),
             None if self.scanner.is_complete() => {
                 self.is_ended = true;
+                self.notes.end();
                 Ok(false)
             }
             None => Err(broken(FailureKind::Broken, "the body ended before the response did".to_owned())),
