@@ -425,6 +425,11 @@ export interface components {
             code: number | null;
             data: string | null;
         };
+        TryEvent: {
+            call: string | null;
+            state: "asking" | "cancelled" | "done" | "running";
+            try: string;
+        };
         TryState: {
             call: string | null;
             state: "running" | "asking" | "done" | "cancelled";

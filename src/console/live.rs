@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::api::{AdminRequest, ApiAnswer, ApiError, ApiResult, ApiRoute, rfc3339};
 use crate::inbound::ResponseContent;
-use crate::policy::OperatorRight;
+use crate::policy::{Operator, OperatorRight};
 use crate::recording::MASK;
 use crate::redact::secrets_in;
 
@@ -41,7 +41,7 @@ pub enum Topic {
     Attention,
     /// A configuration was applied or refused.
     Reload,
-    /// A step of a call that an operator tries.
+    /// A call that an operator tries went on; that operator alone is told.
     Try,
     /// Calls that are not shown; whoever asks for calls is told.
     Lost,
@@ -57,6 +57,8 @@ pub struct LiveEvent {
     pub data: Bytes,
     /// Its content for those who may see bodies, where it is another.
     private_data: Option<Bytes>,
+    /// The only operator who gets it, where it is not for all.
+    recipient: Option<Operator>,
 }
 
 /// Whether a stream is to have an event.
@@ -100,7 +102,7 @@ struct StreamReading {
     position: u64,
     topics: Vec<Topic>,
     filter: Option<EventFilter>,
-    may_see_bodies: bool,
+    operator: Operator,
 }
 
 /// Events are gathered for this long before they are sent.
@@ -199,18 +201,24 @@ impl LiveHub {
 
     /// Publishes an event, if anybody asks for its topic.
     pub fn publish(&self, topic: Topic, content: &impl Serialize) {
-        if !self.is_watched(topic) {
-            return;
+        if self.is_watched(topic) {
+            self.push(LiveEvent::new(topic, encode(content)));
         }
-        let data = encode(content);
-        self.push(LiveEvent { number: 0, topic, data, private_data: None });
+    }
+
+    /// Publishes an event for the streams of one operator.
+    pub fn publish_to(&self, recipient: &Operator, topic: Topic, content: &impl Serialize) {
+        if self.is_watched(topic) {
+            let recipient = Some(recipient.clone());
+            self.push(LiveEvent { recipient, ..LiveEvent::new(topic, encode(content)) });
+        }
     }
 
     /// Publishes an event with the content of messages, which only those get who may see it.
     pub fn publish_private(&self, topic: Topic, public: &impl Serialize, private: &impl Serialize) {
         if self.is_watched(topic) {
-            let (data, private_data) = (encode(public), Some(encode(private)));
-            self.push(LiveEvent { number: 0, topic, data, private_data });
+            let private_data = Some(encode(private));
+            self.push(LiveEvent { private_data, ..LiveEvent::new(topic, encode(public)) });
         }
     }
 
@@ -261,6 +269,10 @@ fn encode(content: &impl Serialize) -> Bytes {
 }
 
 impl LiveEvent {
+    fn new(topic: Topic, data: Bytes) -> Self {
+        Self { number: 0, topic, data, private_data: None, recipient: None }
+    }
+
     /// Bytes that it counts for.
     fn size(&self) -> usize {
         self.data.len() + self.private_data.as_ref().map_or(0, Bytes::len) + EVENT_OVERHEAD
@@ -310,9 +322,8 @@ impl Drop for StreamPlace {
 fn open(request: &AdminRequest) -> ApiResult {
     let console = &request.console;
     let topics = asked_topics(request)?;
-    let may_see_bodies = request.operator.may >= OperatorRight::Bodies;
     let filter = match request.query("q") {
-        Some(query) => Some(console.event_filter(query, may_see_bodies)?),
+        Some(query) => Some(console.event_filter(query, request.operator.may >= OperatorRight::Bodies)?),
         None => None,
     };
     let hub = console.live();
@@ -322,7 +333,7 @@ fn open(request: &AdminRequest) -> ApiResult {
     tracing::info!(operator = %request.operator.name, topics = ?topics, "console attached");
     let (sender, receiver) = mpsc::channel(1);
     let position = resumed.flatten().unwrap_or_else(|| hub.log.lock().next);
-    let reading = StreamReading { position, topics, filter, may_see_bodies };
+    let reading = StreamReading { position, topics, filter, operator: request.operator.clone() };
     let lost = match resumed {
         Some(None) => Some("the gateway was started again"),
         Some(Some(position)) => hub.missed_while_away(&reading.topics, position),
@@ -388,9 +399,12 @@ impl LiveHub {
         };
         reading.position = next;
         let is_wanted = |event: &&Arc<LiveEvent>| {
-            reading.topics.contains(&event.topic) && reading.filter.as_ref().is_none_or(|filter| filter(event))
+            reading.topics.contains(&event.topic)
+                && event.recipient.as_ref().is_none_or(|recipient| recipient.is(&reading.operator))
+                && reading.filter.as_ref().is_none_or(|filter| filter(event))
         };
         let wanted: Vec<&Arc<LiveEvent>> = events.iter().filter(is_wanted).collect();
+        let may_see_bodies = reading.operator.may >= OperatorRight::Bodies;
         let mut out = BytesMut::new();
         if gone > 0 {
             push_lost(&mut out, gone, "no longer kept");
@@ -400,7 +414,7 @@ impl LiveHub {
             push_lost(&mut out, newest as u64, "more than this stream can take");
         }
         for event in &wanted[newest..] {
-            let data = event.private_data.as_ref().filter(|_| reading.may_see_bodies).unwrap_or(&event.data);
+            let data = event.private_data.as_ref().filter(|_| may_see_bodies).unwrap_or(&event.data);
             push_event(&mut out, event.topic.as_str(), &self.id(event.number + 1), data);
         }
         out.freeze()
@@ -475,7 +489,11 @@ mod tests {
     use super::*;
 
     fn reading(position: u64) -> StreamReading {
-        StreamReading { position, topics: vec![Topic::Call, Topic::Gone], filter: None, may_see_bodies: false }
+        StreamReading { position, topics: vec![Topic::Call, Topic::Gone], filter: None, operator: operator(None) }
+    }
+
+    fn operator(principal: Option<&str>) -> Operator {
+        Operator { name: "ann".into(), may: OperatorRight::Look, principal: principal.map(Into::into) }
     }
 
     fn text(hub: &LiveHub, reading: &mut StreamReading) -> String {
@@ -503,6 +521,17 @@ mod tests {
         assert_eq!(hub.missed_while_away(&[Topic::Call], 0), None);
         drop(place);
         assert!(hub.is_watched(Topic::Call) && !hub.is_watched(Topic::Server), "somebody may come back");
+    }
+
+    #[tokio::test]
+    async fn what_is_for_one_operator_is_read_by_no_other() {
+        let hub = Arc::new(LiveHub::new());
+        let _place = hub.take_place(&"ann".into(), &[Topic::Call]).unwrap();
+        hub.publish_to(&operator(Some("issuer|1")), Topic::Call, &json!({"id": "own"}));
+        for (principal, gets) in [(Some("issuer|1"), true), (Some("issuer|2"), false), (None, false)] {
+            let mut of_one = StreamReading { operator: operator(principal), ..reading(0) };
+            assert_eq!(text(&hub, &mut of_one).contains("own"), gets, "{principal:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::gateway::DEFAULT_GROUP;
 use crate::inbound::ListenerRole;
 use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
+use crate::policy::Operator;
 use crate::policy::OperatorRight::{self, Act};
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 use crate::recorder::SummaryField;
@@ -44,7 +45,7 @@ pub(super) struct Tries {
 #[derive(Debug)]
 struct TriedCall {
     id: String,
-    operator: Arc<str>,
+    operator: Operator,
     group: Option<String>,
     server: Option<String>,
     method: String,
@@ -168,12 +169,6 @@ impl TriedCall {
     fn to_json(&self) -> Value {
         let recorded = self.recorded_id();
         let state = self.state.lock();
-        let word = match (&state.outcome, state.is_cancelled, state.questions.is_empty()) {
-            (_, true, _) => "cancelled",
-            (Some(_), ..) => "done",
-            (None, false, false) => "asking",
-            (None, false, true) => "running",
-        };
         let question =
             |question: &TryQuestion| json!({ "id": question.id, "method": question.method, "params": question.params });
         let took = state.took.unwrap_or_else(|| self.began.elapsed());
@@ -183,7 +178,7 @@ impl TriedCall {
             None => (Value::Null, Value::Null),
         };
         json!({
-            "try": self.id, "call": recorded, "state": word, "group": self.group, "server": self.server,
+            "try": self.id, "call": recorded, "state": state.word(), "group": self.group, "server": self.server,
             "method": self.method, "name": self.name, "revision": self.revision.as_str(),
             "started": rfc3339(self.started),
             "took_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
@@ -192,10 +187,12 @@ impl TriedCall {
         })
     }
 
-    /// Tells streams what has become of the call.
+    /// Tells the streams of its operator that it went on; what came is read by `GET try/{try}`.
     fn publish(&self) {
-        if let Some(console) = self.console.upgrade() {
-            console.live().publish(Topic::Try, &self.to_json());
+        if let Some(console) = self.console.upgrade().filter(|console| console.live().is_watched(Topic::Try)) {
+            let call = self.recorded_id();
+            let event = json!({ "try": self.id, "call": call, "state": self.state.lock().word() });
+            console.live().publish_to(&self.operator, Topic::Try, &event);
         }
     }
 
@@ -206,6 +203,17 @@ impl TriedCall {
         state.questions.clear();
         drop(state);
         self.publish();
+    }
+}
+
+impl TryState {
+    fn word(&self) -> &'static str {
+        match (&self.outcome, self.is_cancelled, self.questions.is_empty()) {
+            (_, true, _) => "cancelled",
+            (Some(_), ..) => "done",
+            (None, false, false) => "asking",
+            (None, false, true) => "running",
+        }
     }
 }
 
@@ -264,7 +272,7 @@ async fn start(request: AdminRequest) -> ApiResult {
     };
     let call = Arc::new(TriedCall {
         id,
-        operator: Arc::clone(&request.operator.name),
+        operator: request.operator.clone(),
         group: body.server.is_none().then(|| body.group.unwrap_or_else(|| DEFAULT_GROUP.to_owned())),
         server: body.server,
         name: body.name,
@@ -364,7 +372,7 @@ impl Tries {
     /// A call of this operator.
     fn find(&self, request: &AdminRequest) -> Result<Arc<TriedCall>, ApiError> {
         let found = self.calls.lock().get(request.parameter(0)).cloned();
-        let own = found.filter(|call| call.operator == request.operator.name);
+        let own = found.filter(|call| call.operator.is(&request.operator));
         own.ok_or_else(|| ApiError::not_found("there is no such call, or it is forgotten"))
     }
 }

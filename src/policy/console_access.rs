@@ -100,6 +100,13 @@ impl OperatorRight {
     }
 }
 
+impl Operator {
+    /// Whether it is the same one: issuers may give several principals one name.
+    pub fn is(&self, other: &Self) -> bool {
+        self.name == other.name && self.principal == other.principal
+    }
+}
+
 impl OperatorTokens {
     /// Accepts these tokens: name, token and right.
     pub fn new(tokens: impl IntoIterator<Item = (String, String, OperatorRight)>) -> Self {

@@ -114,6 +114,47 @@ async fn a_try_has_the_id_of_its_recorded_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_try_is_told_to_its_operator_alone_and_shows_nothing_of_what_came() {
+    const MARKER: &str = "marker-of-what-is-tried";
+    let notes = ScriptedServer::start("notes", ServerTransport::Http).await;
+    let rialto = serving(&notes, |settings| {
+        let tokens = [
+            ("eve".to_owned(), "token-of-eve".to_owned(), OperatorRight::Look),
+            ("bob".to_owned(), "token-of-bob".to_owned(), OperatorRight::Act),
+        ];
+        settings.policy.console = ConsoleAccess { tokens: OperatorTokens::new(tokens), ..ConsoleAccess::default() };
+    })
+    .await;
+    let by = |name: &str, path: &str| {
+        let request = rialto.send("GET", &format!("/admin/v1/{path}"));
+        request.header("authorization", &format!("Bearer token-of-{name}"))
+    };
+    // Both watch before anything is tried.
+    let mut others = [by("eve", "live?topics=try,call").go().await, by("bob", "live?topics=try,call").go().await];
+    let mut own = asked(&rialto, "GET", "live?topics=try,call").go().await;
+    let steps = json!([{ "progress": 1, "message": MARKER }, { "log": { "level": "info", "data": MARKER } }]);
+    let result = json!({ "content": [{ "type": "text", "text": MARKER }] });
+    let arguments = json!({ "steps": steps, "result": result });
+    let (_, begun) = post(&rialto, "try", &json!({ "name": "do", "arguments": arguments })).await;
+    let id = begun["try"].as_str().unwrap().to_owned();
+    let done = wait(&rialto, &format!("try/{id}"), |state| state["state"] == "done").await;
+    assert!(done["result"].to_string().contains(MARKER), "its operator reads it: {done}");
+    let is_row = |line: &str| line.contains("\"tools/call\"") && line.contains("\"done\":true");
+    let until_done = |text: &str| text.lines().any(is_row);
+    for (stream, is_own) in others.iter_mut().map(|stream| (stream, false)).chain([(&mut own, true)]) {
+        let mut text = String::new();
+        while !until_done(&text) || is_own && !text.contains("\"state\":\"done\"") || !text.ends_with("\n\n") {
+            let piece = tokio::time::timeout(TEST_TIMEOUT, stream.piece()).await.unwrap().unwrap().unwrap();
+            text.push_str(&String::from_utf8_lossy(&piece));
+        }
+        assert_eq!(text.contains("event: try"), is_own, "{text}");
+        assert!(!text.contains(MARKER), "{text}");
+    }
+    assert_eq!(by("eve", &format!("try/{id}")).status().await, 403);
+    assert_eq!(by("bob", &format!("try/{id}")).status().await, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn questions_name_the_server_and_show_their_words_to_those_who_may_see_bodies() {
     let notes = ScriptedServer::start("notes", ServerTransport::Http).await;
     let rialto = serving(&notes, |settings| {
