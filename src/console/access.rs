@@ -1,5 +1,6 @@
 //! Who may use the console, from where, and by which page: everything that is decided by the head of a request.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use http::{HeaderName, HeaderValue, Method as Verb, Response, StatusCode};
 
 use super::api::{ApiError, ApiRoute, JSON};
 use super::{API_PREFIX, Console};
+use crate::audit::{AuditEvent, AuditKind, AuditOutcome};
 use crate::inbound::{ConsoleAdmission, ConsoleCaller, ConsoleHead, ResponseContent};
 use crate::policy::{OperationsListener, Policy, presented_token};
 
@@ -18,6 +20,9 @@ use crate::policy::{OperationsListener, Policy, presented_token};
 pub(super) const MAX_BODY_BYTES: usize = 1 << 20;
 /// Wrong keys of one address in a minute that are told so; further ones have to wait.
 pub(super) const MAX_WRONG_KEYS: u32 = 10;
+
+/// Stands for the name of an operator where a key opens nothing.
+const UNKNOWN_OPERATOR: &str = "unknown";
 
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                               connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
@@ -67,7 +72,7 @@ impl Console {
                 None if !policy.console.principals.is_empty() => ConsoleCaller::Credential,
                 None => {
                     let client = policy.trusted_proxies.client_address(head.peer, head.headers);
-                    return answered(&self.wrong_key(client));
+                    return answered(&self.wrong_key(client, head.request_id, (head.verb, path)));
                 }
             },
         };
@@ -77,13 +82,24 @@ impl Console {
         }
     }
 
-    /// The answer to a key that opens nothing.
-    pub(super) fn wrong_key(&self, client: std::net::SocketAddr) -> ApiError {
-        match self.wrong_keys.record(client) {
-            None => ApiError::new(StatusCode::UNAUTHORIZED, "key_wrong", "this key opens nothing here")
-                .hint("the link that `rialto console` prints has the key of the running gateway"),
-            Some(wait) => too_many(wait),
+    /// The answer to a key that opens nothing. As many as are told so are recorded.
+    pub(super) fn wrong_key(
+        &self,
+        client: SocketAddr,
+        request_id: &HeaderValue,
+        (verb, path): (&Verb, &str),
+    ) -> ApiError {
+        if let Some(wait) = self.wrong_keys.record(client) {
+            return too_many(wait);
         }
+        // Not the path itself, which is a text of somebody unknown.
+        let path = self.find_route(verb, path).map_or("", |(route, _)| route.path);
+        let mut event = AuditEvent::new(AuditKind::Admin, AuditOutcome::Unauthenticated);
+        event.request_id = Some(request_id.clone());
+        event.peer = Some(client);
+        self.record(event, UNKNOWN_OPERATOR, &format!("{verb} {API_PREFIX}/{path}"), StatusCode::UNAUTHORIZED);
+        ApiError::new(StatusCode::UNAUTHORIZED, "key_wrong", "this key opens nothing here")
+            .hint("the link that `rialto console` prints has the key of the running gateway")
     }
 }
 

@@ -232,7 +232,7 @@ impl Console {
             let mut event = AuditEvent::new(AuditKind::Admin, audit_outcome(status));
             event.request_id = Some(request_id);
             event.peer = Some(client);
-            self.record(event, &operator, &described, status);
+            self.record(event, &operator.name, &described, status);
         }
         match result {
             Ok(answer) => respond(answer),
@@ -248,7 +248,7 @@ impl Console {
             ConsoleCaller::Public if route.may.is_none() => {
                 Operator { name: "".into(), may: OperatorRight::Look, principal: None }
             }
-            _ => return Err(self.wrong_key(request.client)),
+            _ => return Err(self.wrong_key(request.client, &request.request_id, (&request.verb, path))),
         };
         let access = inbound.policy().console.clone();
         let operator = Operator { may: access.effective(operator.may), ..operator };
@@ -329,12 +329,12 @@ impl Console {
     }
 
     /// Says aloud what an operator did: a line in the log and one in the audit log.
-    fn record(&self, mut event: AuditEvent, operator: &Operator, what: &str, status: StatusCode) {
-        tracing::info!(operator = %operator.name, what, status = status.as_u16(), "operator acted");
+    fn record(&self, mut event: AuditEvent, operator: &str, what: &str, status: StatusCode) {
+        tracing::info!(operator, what, status = status.as_u16(), "operator acted");
         let Some(inbound) = self.inbound.upgrade() else { return };
         if let Some(log) = inbound.gateway.audit().log() {
             event.status = Some(status.as_u16().to_string());
-            event.detail = Some(cut(&format!("{}: {what}", operator.name)));
+            event.detail = Some(cut(&format!("{operator}: {what}")));
             log.record(event);
         }
     }

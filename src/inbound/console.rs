@@ -53,6 +53,8 @@ pub struct ConsoleHead<'r> {
     pub is_tls: bool,
     /// The base URL by which the client knows the gateway.
     pub base_url: &'r str,
+    /// The id of the request.
+    pub request_id: &'r HeaderValue,
 }
 
 /// What the head of a request decides.
@@ -133,6 +135,7 @@ impl Inbound {
                 peer: connection.peer,
                 is_tls: connection.tls.is_some(),
                 base_url: &base_url,
+                request_id: &request.request_id,
             };
             console.admit(policy, &head)
         });

@@ -90,6 +90,31 @@ async fn each_act_of_an_operator_is_a_line_of_the_log_and_of_the_audit_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn wrong_keys_are_in_the_audit_log_as_often_as_they_are_told_so() {
+    let config = "listen = \"127.0.0.1:0\"\nworkers = 1\n[audit]\noutput = \"file:audit.jsonl\"\n";
+    let gateway = Gateway::start("console-wrong-keys", config).await;
+    let mut statuses = Vec::new();
+    for _ in 0..12 {
+        let request = HttpRequest::to(gateway.address, "GET", "/admin/v1/sessions/whose-session");
+        statuses.push(request.header("authorization", "Bearer key-of-nobody").status().await);
+    }
+    assert_eq!(statuses, [&[401; 10][..], &[429; 2]].concat());
+    let without = HttpRequest::to(gateway.address, "GET", "/admin/v1/me").status().await;
+    assert_eq!(without, 401, "no key is no wrong key");
+    let folder = gateway.stop().await;
+    let audit = std::fs::read_to_string(folder.0.join("audit.jsonl")).unwrap();
+    let events = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let wrong: Vec<Value> = events.filter(|event| event["outcome"] == "unauthenticated").collect();
+    assert_eq!(wrong.len(), 10, "{audit}");
+    for event in &wrong {
+        let detail = "unknown: GET /admin/v1/sessions/{session}";
+        assert_eq!((&event["event"], &event["detail"]), (&json!("admin"), &json!(detail)), "{event}");
+        assert!(event.to_string().contains("127.0.0.1") && event.to_string().contains("401"), "{event}");
+    }
+    assert!(!audit.contains("key-of-nobody") && !audit.contains("whose-session"), "{audit}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_try_has_the_id_of_its_recorded_call() {
     let notes = ScriptedServer::start("notes", ServerTransport::Http).await;
     let rialto = serving(&notes, |_| {}).await;
