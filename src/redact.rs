@@ -56,6 +56,12 @@ pub fn secrets_in<'t>(text: &'t str, mask: &str) -> Cow<'t, str> {
     masked
 }
 
+/// How many bytes at the end of `before` and at the beginning of `after` may be parts of a secret that lies across
+/// the cut between them, and `least` at any rate: else what is left out would tell those who try letters which are right.
+pub fn parts_at_cut(before: &str, after: &str, least: usize) -> (usize, usize) {
+    INSTALLED.load().parts_at_cut(before, after, least)
+}
+
 impl Secrets {
     /// Collects values. A log may show a value in parts or encoded, so its lines and its form in JSON are included.
     pub fn new(values: impl IntoIterator<Item = String>) -> Self {
@@ -92,6 +98,21 @@ impl Secrets {
     /// The text with these values masked, whether they are installed or not.
     pub fn masked(&self, text: &str) -> String {
         self.mask(text).into_owned()
+    }
+
+    fn parts_at_cut(&self, before: &str, after: &str, least: usize) -> (usize, usize) {
+        let (mut left, mut right) = (least.min(before.len()), least.min(after.len()));
+        for secret in &self.0 {
+            for (at, _) in secret.char_indices().skip(1) {
+                if before.ends_with(&secret[..at]) {
+                    left = left.max(at);
+                }
+                if after.starts_with(&secret[at..]) {
+                    right = right.max(secret.len() - at);
+                }
+            }
+        }
+        (before.len() - before.floor_char_boundary(before.len() - left), after.ceil_char_boundary(right))
     }
 
     /// The text with these values masked.
@@ -132,6 +153,23 @@ mod tests {
         }
         assert!(matches!(secrets.mask("nothing here"), Cow::Borrowed(_)));
         assert_eq!(format!("{secrets:?}"), "Secrets(5)");
+    }
+
+    #[test]
+    fn parts_of_secrets_at_a_cut_are_found() {
+        let secrets = Secrets::new(["secret-of-file".to_owned(), "of-file-of".to_owned()]);
+        for (before, after, parts) in [
+            ("a secret-", "of-file b", (7, 7)),
+            ("a secret-of", "-fil", (9, 0)),
+            ("xs", "e b", (1, 1)),
+            ("secretary", "file", (0, 4)),
+            ("", "", (0, 0)),
+            ("none of", "its parts", (2, 0)),
+        ] {
+            assert_eq!(secrets.parts_at_cut(before, after, 0), parts, "{before}|{after}");
+        }
+        assert_eq!(secrets.parts_at_cut("äöü", "äöü", 3), (4, 4), "whole letters");
+        assert_eq!(secrets.parts_at_cut("ab", "c", 8), (2, 1));
     }
 
     #[test]

@@ -218,7 +218,8 @@ settings! {
         record_body_bytes: usize = 64 << 10, SIZE.example("\"16KiB\"") => recording.body_bytes;
         /// Calls a second and worker that are all recorded; of more, one in 2, 4, 8 and so on, and every failure.
         record_rate: u32 = 200, COUNT.example("50") => recording.rate;
-        /// Members and headers of recorded messages that are never shown, by name or by JSON pointer, beside those that look secret.
+        /// Members (with everything in them) and headers of recorded messages that are never shown, by name or by JSON pointer,
+        /// beside those that look secret.
         redact: Vec<String> = Vec::new(),
             STRINGS.default("none").example("[\"ssn\", \"/params/arguments/customer\"]") => recording.redact;
         /// Whether operators who may `edit` can write this file and run programs from the console.

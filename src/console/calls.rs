@@ -13,8 +13,8 @@ use super::{Console, replay};
 use crate::inbound::{Inbound, ResponseContent};
 use crate::policy::OperatorRight;
 use crate::recording::{
-    BodyAccess, CallFilter, CallLog, CallRow, ExportForm, KeepError, RecordMode, RowEvents, RowMaker, StoredCall,
-    decode_number, export, messages_of, shown_text,
+    BodyAccess, CallFilter, CallLog, CallRow, ExportForm, KeepError, KeptText, RecordMode, RowEvents, RowMaker,
+    StoredCall, decode_number, export, messages_of,
 };
 use crate::workers::give_way;
 
@@ -120,7 +120,7 @@ pub(super) fn event_filter(query: &str, calls: Arc<CallLog>, may_see_bodies: boo
 
 /// The texts of a call's messages, as they are shown.
 fn texts_of(call: &StoredCall, rows: &RowMaker) -> Vec<String> {
-    messages_of(call).iter().filter_map(shown_text).map(|text| rows.rules.show(&text).text).collect()
+    messages_of(call).iter().filter_map(KeptText::of).map(|kept| rows.rules.show_kept(&kept).text).collect()
 }
 
 fn read_filter(query: &str) -> Result<CallFilter, ApiError> {
@@ -207,8 +207,8 @@ fn message(request: &AdminRequest) -> ApiResult {
     needs_bodies(&calls)?;
     let messages = messages_of(&call);
     let one = request.parameter(1).parse().ok().and_then(|n: usize| messages.get(n));
-    let text = one.and_then(shown_text).ok_or_else(|| ApiError::not_found("the call has no such message"))?;
-    let shown = calls.rows(request.console.node()).rules.show(&text).text;
+    let kept = one.and_then(KeptText::of).ok_or_else(|| ApiError::not_found("the call has no such message"))?;
+    let shown = calls.rows(request.console.node()).rules.show_kept(&kept).text;
     let name = format!("attachment; filename=\"message-{}.json\"", request.parameter(1));
     Ok(attachment("application/octet-stream", shown, name))
 }

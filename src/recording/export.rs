@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::cut_text::KeptText;
 use super::messages::{MessageForm, messages_of};
-use super::row::{BodyAccess, RowMaker, shown_text};
+use super::row::{BodyAccess, RowMaker};
 use super::store::StoredCall;
 use crate::recorder::{Way, Wire};
 
@@ -119,8 +120,8 @@ fn curl(call: &StoredCall, rows: &RowMaker) -> String {
             out.push_str(&format!(" \\\n  -H {}", quoted(&format!("{name}: {value}"))));
         }
     }
-    if let Some(text) = shown_text(asked).filter(|_| asked.form != MessageForm::Status) {
-        out.push_str(&format!(" \\\n  --data-binary {}", quoted(&rows.rules.show(&text).text)));
+    if let Some(kept) = KeptText::of(asked).filter(|_| asked.form != MessageForm::Status) {
+        out.push_str(&format!(" \\\n  --data-binary {}", quoted(&rows.rules.show_kept(&kept).text)));
     }
     out.push('\n');
     out

@@ -32,12 +32,24 @@ const MAX_DEPTH: usize = 200;
 struct Parser<'t> {
     text: &'t str,
     at: usize,
+    /// Whether the text may end anywhere.
+    is_beginning: bool,
 }
 
 impl JsonNode {
     /// Reads a text; `None` if it is no JSON, or too deep.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut parser = Parser { text, at: 0 };
+        Self::read(text, false)
+    }
+
+    /// Reads the beginning of a JSON text: what is open at its end is closed there, and a member that has no value yet
+    /// is left out.
+    pub(super) fn parse_beginning(text: &str) -> Option<Self> {
+        Self::read(text, true)
+    }
+
+    fn read(text: &str, is_beginning: bool) -> Option<Self> {
+        let mut parser = Parser { text, at: 0, is_beginning };
         parser.skip_space();
         let node = parser.value(0)?;
         parser.skip_space();
@@ -79,6 +91,11 @@ impl Parser<'_> {
         }
     }
 
+    /// Whether a beginning ends here.
+    fn is_at_end(&self) -> bool {
+        self.is_beginning && self.at >= self.text.len()
+    }
+
     fn expect(&mut self, byte: u8) -> Option<()> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
@@ -101,7 +118,10 @@ impl Parser<'_> {
             }
             _ => {
                 self.skip_while(|byte| byte.is_ascii_alphabetic());
-                matches!(&self.text[start..self.at], "true" | "false" | "null").then_some(JsonKind::Literal)?
+                let word = &self.text[start..self.at];
+                let is_begun = |known: &&str| !word.is_empty() && known.starts_with(word) && self.is_at_end();
+                let is_known = |known: &&str| word == *known || is_begun(known);
+                ["true", "false", "null"].iter().any(|known| is_known(known)).then_some(JsonKind::Literal)?
             }
         };
         Some(JsonNode { span: start..self.at, kind })
@@ -118,10 +138,15 @@ impl Parser<'_> {
         let start = self.at;
         self.expect(b'"')?;
         loop {
-            match self.peek()? {
-                b'"' => break,
-                b'\\' => self.at += 2,
-                _ => self.at += 1,
+            match self.peek() {
+                None if self.is_beginning => {
+                    self.at = self.text.len();
+                    return Some(start..self.at);
+                }
+                None => return None,
+                Some(b'"') => break,
+                Some(b'\\') => self.at += 2,
+                Some(_) => self.at += 1,
             }
         }
         self.at += 1;
@@ -137,14 +162,23 @@ impl Parser<'_> {
         }
         loop {
             self.skip_space();
+            if self.is_at_end() {
+                return Some(JsonKind::Object(members));
+            }
             let key = self.string()?;
-            let key = serde_json::from_str(self.text.get(key)?).ok()?;
             self.skip_space();
+            if self.is_at_end() {
+                return Some(JsonKind::Object(members));
+            }
+            let key = serde_json::from_str(self.text.get(key)?).ok()?;
             self.expect(b':')?;
             self.skip_space();
+            if self.is_at_end() {
+                return Some(JsonKind::Object(members));
+            }
             members.push((key, self.value(depth + 1)?));
             self.skip_space();
-            if self.expect(b'}').is_some() {
+            if self.expect(b'}').is_some() || self.is_at_end() {
                 return Some(JsonKind::Object(members));
             }
             self.expect(b',')?;
@@ -160,9 +194,12 @@ impl Parser<'_> {
         }
         loop {
             self.skip_space();
+            if self.is_at_end() {
+                return Some(JsonKind::Array(items));
+            }
             items.push(self.value(depth + 1)?);
             self.skip_space();
-            if self.expect(b']').is_some() {
+            if self.expect(b']').is_some() || self.is_at_end() {
                 return Some(JsonKind::Array(items));
             }
             self.expect(b',')?;
@@ -184,6 +221,20 @@ mod tests {
         assert_eq!(items[2].text_in(text).as_deref(), Some("x\"y"));
         assert_eq!(spans(node.get("b/c").unwrap().get("d").unwrap()), "null");
         assert_eq!(step("/a", "b/c~"), "/a/b~1c~0");
+    }
+
+    #[test]
+    fn beginnings_are_read_wherever_they_end() {
+        let text = r#"{"a": [1.5, "x\"y", {"b": true}], "c": {"d\u00e9": "e", "f": [[]]}}"#;
+        for end in 1..=text.len() {
+            let node = JsonNode::parse_beginning(&text[..end]);
+            assert!(node.is_some_and(|node| node.span == (0..end)), "{}", &text[..end]);
+        }
+        let begun = JsonNode::parse_beginning(r#"{"a": {"b": "cd"#).unwrap();
+        assert_eq!(begun.get("a").unwrap().get("b").unwrap().span, 12..15);
+        for wrong in ["", "x", "{x", "[1,]", "{\"a\" 1"] {
+            assert_eq!(JsonNode::parse_beginning(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

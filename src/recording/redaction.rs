@@ -51,6 +51,8 @@ const HARMLESS_NAMES: [&str; 3] = ["progress_token", "next_token", "page_token"]
 const OPAQUE_NAMES: [&str; 5] = ["request_state", "cursor", "next_cursor", "session_id", "mcp_session_id"];
 /// Headers whose values are never shown.
 const SECRET_HEADERS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"];
+/// Longest name that is looked for in what is no JSON.
+const MAX_MEMBER_NAME: usize = 200;
 /// Shortest word that is looked at for Base64.
 const MIN_BASE64: usize = 12;
 
@@ -61,8 +63,8 @@ impl RedactionRules {
         Self { names: names.iter().map(|name| words_of(name)).collect(), pointers, headers: headers.to_vec() }
     }
 
-    /// A header as it may be shown beside its message, of which `hidden` is not shown.
-    pub fn header(&self, (name, value): (&str, &str), hidden: &[String], bodies: BodyAccess) -> String {
+    /// A header as it may be shown beside its message, of which `hidden` is not shown; `None` where that is not known.
+    pub fn header(&self, (name, value): (&str, &str), hidden: Option<&[String]>, bodies: BodyAccess) -> String {
         let name = name.to_ascii_lowercase();
         let words = words_of(name.strip_prefix(PARAM_PREFIX).unwrap_or(&name));
         let is_pointed_at = |place: &String| place.rsplit('/').next().is_some_and(|last| words_of(last) == words);
@@ -79,7 +81,11 @@ impl RedactionRules {
         // What 2026-07-28 says of a message in headers is as much a payload as the message.
         let decoded = decode_value(value.as_bytes()).unwrap_or_else(|_| value.to_owned());
         match name.starts_with(PARAM_PREFIX) {
-            true if hidden.contains(&decoded) || self.pointers.iter().any(is_pointed_at) => MASK.to_owned(),
+            true if hidden.is_none_or(|hidden| hidden.contains(&decoded))
+                || self.pointers.iter().any(is_pointed_at) =>
+            {
+                MASK.to_owned()
+            }
             true if bodies == BodyAccess::Shapes => format!("string {}", decoded.chars().count()),
             _ if hide_in_text(&decoded) != decoded => hide_in_text(&decoded).into_owned(),
             _ => hide_in_text(value).into_owned(),
@@ -89,85 +95,214 @@ impl RedactionRules {
     /// The scalars of a message that are not shown of it, as texts.
     pub fn hidden_values(&self, text: &str) -> Vec<String> {
         let Some(node) = JsonNode::parse(text) else { return Vec::new() };
-        let mut edits = Vec::new();
-        self.walk(text, &node, ("", ""), &mut edits);
         let value = |(span, ..): Edited| {
             let raw = &text[span];
             serde_json::from_str::<String>(raw).unwrap_or_else(|_| raw.to_owned())
         };
-        edits.into_iter().map(value).collect()
+        self.edits(text, &node).into_iter().map(value).collect()
     }
 
     /// A message as it may be shown to who may see bodies.
     pub fn show(&self, text: &str) -> ShownText {
-        let mut shown = ShownText::default();
-        let Some(node) = JsonNode::parse(text) else {
-            shown.text = hide_in_text(text).into_owned();
-            if shown.text != text {
-                shown.hidden.push(String::new());
-            }
-            return shown;
-        };
-        let mut edits = Vec::new();
-        self.walk(text, &node, ("", ""), &mut edits);
-        let mut end = 0;
-        for (span, replacement, pointer) in edits {
-            shown.text.push_str(&text[end..span.start]);
-            shown.text.push_str(&replacement);
-            end = span.end;
-            shown.hidden.push(pointer);
+        // A message that breaks off is still read as far as it goes.
+        match JsonNode::parse(text).or_else(|| JsonNode::parse_beginning(text)) {
+            Some(node) => with_edits(text, self.edits(text, &node)),
+            None => self.show_no_json(text),
         }
-        shown.text.push_str(&text[end..]);
-        // A secret may also be a key, or stand in the text as it is nowhere in the values.
-        if let Cow::Owned(text) = secrets_in(&shown.text, MASK) {
-            shown.text = text;
-            shown.hidden.push(String::new());
-        }
-        shown
     }
 
-    fn walk(&self, text: &str, node: &JsonNode, (pointer, name): (&str, &str), edits: &mut Vec<Edited>) {
+    /// A text that is no JSON, of which members are hidden where they look like some.
+    pub(super) fn show_no_json(&self, text: &str) -> ShownText {
+        let members = self.hide_members(text);
+        let shown = hide_in_text(members.as_deref().unwrap_or(text)).into_owned();
+        let hidden = if shown == text { Vec::new() } else { vec![String::new()] };
+        ShownText { text: shown, hidden }
+    }
+
+    /// What is to be hidden of a message.
+    pub(super) fn edits(&self, text: &str, node: &JsonNode) -> Vec<Edited> {
+        let mut edits = Vec::new();
+        self.walk(text, node, ("", "", false), &mut edits);
+        edits
+    }
+
+    /// Whether any names or places are hidden beside those that always are.
+    pub(super) fn has_more(&self) -> bool {
+        !self.names.is_empty() || !self.pointers.is_empty()
+    }
+
+    /// Hides what is within a value; `is_asked` is whether the file asks to hide all of it.
+    pub(super) fn walk(
+        &self,
+        text: &str,
+        node: &JsonNode,
+        (pointer, name, is_asked): (&str, &str, bool),
+        edits: &mut Vec<Edited>,
+    ) {
+        let is_asked = is_asked || self.is_asked(pointer, name);
         match &node.kind {
             JsonKind::Object(members) => {
                 for (key, value) in members {
-                    self.walk(text, value, (&step(pointer, key), key), edits);
+                    self.walk(text, value, (&step(pointer, key), key, is_asked), edits);
                 }
             }
             JsonKind::Array(items) => {
                 for (n, item) in items.iter().enumerate() {
-                    self.walk(text, item, (&step(pointer, &n.to_string()), name), edits);
+                    self.walk(text, item, (&step(pointer, &n.to_string()), name, is_asked), edits);
                 }
             }
             _ => {
-                if let Some(hidden) = self.hide_scalar(text, node, (pointer, name)) {
-                    edits.push((node.span.clone(), hidden, pointer.to_owned()));
-                }
+                let hidden = if is_asked { Some(masked(text, node)) } else { hide_scalar(text, node, name) };
+                edits.extend(hidden.map(|hidden| (node.span.clone(), hidden, pointer.to_owned())));
             }
         }
     }
 
-    fn hide_scalar(&self, text: &str, node: &JsonNode, (pointer, name): (&str, &str)) -> Option<String> {
-        let raw = &text[node.span.clone()];
-        let value = node.text_in(text);
-        let words = words_of(name);
-        let length = value.as_ref().map_or(raw.len(), |value| value.chars().count());
-        let is_asked = |place: &String| pointer == place || pointer.starts_with(&format!("{place}/"));
-        let is_named = self.names.contains(&words) || self.pointers.iter().any(is_asked);
-        if (is_named || is_secret_name(&words)) && node.kind != JsonKind::Literal && length > 0 {
-            return Some(format!("\"{MASK} {length}\""));
+    fn is_asked(&self, pointer: &str, name: &str) -> bool {
+        (!self.names.is_empty() && self.names.contains(&words_of(name)))
+            || self.pointers.iter().any(|place| place == pointer)
+    }
+
+    /// Whether the file asks to hide what has this name, or a place that ends with it.
+    fn is_asked_anywhere(&self, words: &str) -> bool {
+        let name_of = |place: &str| {
+            let is_name = |step: &&str| !step.bytes().all(|byte| byte.is_ascii_digit());
+            let last = place.rsplit('/').find(is_name).unwrap_or_default();
+            words_of(&last.replace("~1", "/").replace("~0", "~"))
+        };
+        self.names.iter().any(|name| name == words) || self.pointers.iter().any(|place| name_of(place) == words)
+    }
+
+    /// Hides the values behind whatever looks like the name of a member that is to be hidden.
+    fn hide_members(&self, text: &str) -> Option<String> {
+        let (mut out, mut copied, mut at) = (String::new(), 0, 0);
+        while let Some(found) = text[at..].find('"') {
+            let start = at + found;
+            at = start + 1;
+            let Some((name, value)) = member_at(text, start) else { continue };
+            let (words, rest) = (words_of(&name), &text[value..]);
+            let is_asked = self.is_asked_anywhere(&words);
+            let is_opaque = OPAQUE_NAMES.contains(&words.as_str());
+            if !is_asked && !is_opaque && !is_secret_name(&words) {
+                continue;
+            }
+            let end = match rest.as_bytes().first() {
+                // What describes a secret is none.
+                Some(b'{') if !is_asked => continue,
+                Some(b'{' | b'[') => end_of_container(rest),
+                Some(b'"') => end_of_text(rest),
+                _ => rest.find([',', '}', ']', '\n']).unwrap_or(rest.len()),
+            };
+            let whole: Option<serde_json::Value> = serde_json::from_str(&rest[..end]).ok();
+            let shown = match &whole {
+                Some(serde_json::Value::Bool(_) | serde_json::Value::Null) if !is_asked => continue,
+                Some(serde_json::Value::String(id)) if is_opaque && !is_asked => json_text(&shortened(id)),
+                Some(serde_json::Value::String(value)) => json_text(&format!("{MASK} {}", value.chars().count())),
+                _ => json_text(&format!("{MASK} {}", rest[..end].chars().count())),
+            };
+            out.push_str(&text[copied..value]);
+            out.push_str(&shown);
+            (copied, at) = (value + end, value + end);
         }
-        let value = value?;
-        if OPAQUE_NAMES.contains(&words.as_str()) {
-            return Some(json_text(&shortened(&value)));
-        }
-        match hide_in_text(&value) {
-            Cow::Borrowed(_) => None,
-            Cow::Owned(hidden) => Some(json_text(&hidden)),
-        }
+        (copied > 0).then(|| out + &text[copied..])
     }
 }
 
-type Edited = (std::ops::Range<usize>, String, String);
+/// What is hidden of a text: where, what is shown there, and the pointer to it.
+pub(super) type Edited = (std::ops::Range<usize>, String, String);
+
+/// A text with its edits, and without secrets that may also be keys, or stand in it as they are nowhere in the values.
+pub(super) fn with_edits(text: &str, edits: Vec<Edited>) -> ShownText {
+    let (mut shown, mut end) = (ShownText::default(), 0);
+    for (span, replacement, pointer) in edits {
+        shown.text.push_str(&text[end..span.start]);
+        shown.text.push_str(&replacement);
+        end = span.end;
+        shown.hidden.push(pointer);
+    }
+    shown.text.push_str(&text[end..]);
+    if let Cow::Owned(text) = secrets_in(&shown.text, MASK) {
+        shown.text = text;
+        shown.hidden.push(String::new());
+    }
+    shown
+}
+
+/// A scalar of which nothing but its length is shown.
+pub(super) fn masked(text: &str, node: &JsonNode) -> String {
+    let raw = &text[node.span.clone()];
+    match node.kind {
+        JsonKind::Literal => format!("\"{MASK}\""),
+        _ => format!("\"{MASK} {}\"", node.text_in(text).map_or(raw.len(), |value| value.chars().count())),
+    }
+}
+
+/// What is shown of a scalar in place of it, unless it is shown as it is.
+fn hide_scalar(text: &str, node: &JsonNode, name: &str) -> Option<String> {
+    let words = words_of(name);
+    let raw = &text[node.span.clone()];
+    if is_secret_name(&words) && node.kind != JsonKind::Literal && raw != "\"\"" {
+        return Some(masked(text, node));
+    }
+    if node.kind != JsonKind::Text {
+        return None;
+    }
+    let is_opaque = OPAQUE_NAMES.contains(&words.as_str());
+    let Some(value) = node.text_in(text) else {
+        // It breaks off, so that it is no string of JSON.
+        return if is_opaque { Some(masked(text, node)) } else { hidden_in(raw) };
+    };
+    if is_opaque { Some(json_text(&shortened(&value))) } else { hidden_in(&value).map(|hidden| json_text(&hidden)) }
+}
+
+fn hidden_in(text: &str) -> Option<String> {
+    match hide_in_text(text) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(hidden) => Some(hidden),
+    }
+}
+
+/// The name of the member that begins with this quotation mark, and where its value begins.
+fn member_at(text: &str, start: usize) -> Option<(String, usize)> {
+    let window = &text[start..text.floor_char_boundary(start + MAX_MEMBER_NAME)];
+    let end = end_of_text(window);
+    let name = serde_json::from_str(&window[..end]).ok()?;
+    let after = text[start + end..].trim_start().strip_prefix(':')?.trim_start();
+    Some((name, text.len() - after.len()))
+}
+
+/// Where the string ends that a text begins with.
+fn end_of_text(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, byte) in text.bytes().enumerate().skip(1) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Where the object or array ends that a text begins with.
+fn end_of_container(text: &str) -> usize {
+    let (mut depth, mut at) = (0_usize, 0);
+    while let Some(byte) = text.as_bytes().get(at) {
+        match byte {
+            b'"' => {
+                at += end_of_text(&text[at..]);
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return at + 1,
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    text.len()
+}
 
 fn json_text(text: &str) -> String {
     serde_json::Value::from(text).to_string()
@@ -238,9 +373,13 @@ fn hide_pem(text: &str) -> Option<String> {
     (label < 40).then(|| format!("{}{MASK} PEM{}", &text[..start], &text[end..]))
 }
 
+/// Whether a letter may be within a key, or within Base64.
+pub(super) fn is_word(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.' | '+' | '/' | '=')
+}
+
 /// Hides words that look like keys, or hold a secret as Base64.
 fn hide_words(text: &str) -> Option<String> {
-    let is_word = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.' | '+' | '/' | '=');
     let (mut out, mut rest, mut is_changed) = (String::new(), text, false);
     while !rest.is_empty() {
         let end = rest.find(|letter| !is_word(letter)).unwrap_or(rest.len());
@@ -427,6 +566,46 @@ mod tests {
     }
 
     #[test]
+    fn everything_within_what_the_file_names_is_hidden_and_nothing_beside_it() {
+        let rules = RedactionRules::new(&["customer".to_owned()], &[]);
+        let text = r#"{"customer":{"name":"Ann","tags":["a1",2,{"vip":true,"since":null,"note":""}]},"customers":{"name":"Bob"},"name":"Cid"}"#;
+        let shown = rules.show(text);
+        let within = ["name", "tags/0", "tags/1", "tags/2/vip", "tags/2/since", "tags/2/note"];
+        assert_eq!(shown.hidden, within.map(|within| format!("/customer/{within}")));
+        for value in ["Ann", "a1", "2,", "true", "null"] {
+            assert!(!shown.text.contains(value), "{value}: {}", shown.text);
+        }
+        assert!(shown.text.ends_with(r#""customers":{"name":"Bob"},"name":"Cid"}"#), "{}", shown.text);
+        assert_eq!(rules.hidden_values(text), ["Ann", "a1", "2", "true", "null", ""]);
+    }
+
+    #[test]
+    fn members_are_hidden_in_what_is_no_json() {
+        let rules = RedactionRules::new(&["ssn".to_owned(), "/params/customer/0".to_owned()], &[]);
+        for (text, expected) in [
+            (r#"data: {"password": "hun\"ter2", "a": 1}"#, format!(r#"data: {{"password": "{MASK} 8", "a": 1}}"#)),
+            (r#"{"token": hunter2, "a": b}"#, format!(r#"{{"token": "{MASK} 7", "a": b}}"#)),
+            (r#"x "ssn": {"a": "}", "b": [1]}, "c": 2"#, format!(r#"x "ssn": "{MASK} 20", "c": 2"#)),
+            (r#"x "customer": ["Ann", "Bob"#, format!(r#"x "customer": "{MASK} 12""#)),
+            (r#"x "token": ["a", 1], "b": 2"#, format!(r#"x "token": "{MASK} 8", "b": 2"#)),
+            (r#"x "api_key": "never closed"#, format!(r#"x "api_key": "{MASK} 13""#)),
+            (r#"x "cursor": "abcdefghijklmnop","#, format!(r#"x "cursor": "{}","#, shortened("abcdefghijklmnop"))),
+        ] {
+            let shown = rules.show(text);
+            assert_eq!((shown.text, shown.hidden), (expected, vec![String::new()]), "{text}");
+        }
+        for friend in [
+            r#"the "password" is: secret"#,
+            r#"x "password": {"type": "string"}"#,
+            r#"x "token": null, "secret": true"#,
+            r#"x "tokenizer": "bpe""#,
+            "<h1>404</h1>",
+        ] {
+            assert_eq!(rules.show(friend), ShownText { text: friend.to_owned(), hidden: Vec::new() });
+        }
+    }
+
+    #[test]
     fn names_and_pointers_of_the_file_are_hidden() {
         let rules = rules();
         let text = r#"{"params":{"arguments":{"customer":{"name":"Ann"},"other":{"ssn":"123","name":"Bob"}}}}"#;
@@ -452,7 +631,7 @@ mod tests {
 
     #[test]
     fn headers_of_secrets_show_names_only() {
-        let header = |name: &str, value: &str| rules().header((name, value), &[], BodyAccess::Shown);
+        let header = |name: &str, value: &str| rules().header((name, value), Some(&[]), BodyAccess::Shown);
         for name in
             ["Authorization", "x-api-key", "X-Team", "Mcp-Param-Ssn", "Mcp-Param-Customer", "mcp-param-password"]
         {
@@ -467,19 +646,25 @@ mod tests {
         let text = r#"{"params":{"arguments":{"customer":"Ann","region":"north","age":41,"ssn":41}}}"#;
         let hidden = rules().hidden_values(text);
         assert_eq!(hidden, ["Ann", "41"]);
-        let header = |value: &str, bodies| rules().header(("Mcp-Param-Where", value), &hidden, bodies);
+        let header = |value: &str, bodies| rules().header(("Mcp-Param-Where", value), Some(&hidden), bodies);
         assert_eq!(header("north", BodyAccess::Shown), "north");
         assert_eq!(header("=?base64?QW5u?=", BodyAccess::Shown), MASK, "the schema may name the header otherwise");
         assert_eq!(header("=?base64?5rCi?=", BodyAccess::Shown), "=?base64?5rCi?=");
         assert_eq!(header("=?base64?5rCi?=", BodyAccess::Shapes), "string 1");
         assert_eq!(header("north", BodyAccess::Shapes), "string 5");
+        let unknown = rules().header(("Mcp-Param-Where", "north"), None, BodyAccess::Shown);
+        assert_eq!(unknown, MASK, "the message may hide it where it is cut");
     }
 
     #[test]
     fn queries_show_names_only() {
         assert_eq!(shown_path("/message?sessionId=abc&x=1"), format!("/message?sessionId={MASK}&x={MASK}"));
         assert_eq!(hide_in_text("at https://a.example/x?key=1 now"), format!("at https://a.example/x?key={MASK} now"));
-        assert_eq!(hide_in_text("what? a=b"), "what? a=b");
+        for friend in
+            ["what? a=b", "https://a.example/x?", "https://a.example/x?key", "a.example/x?key=1", "http:// ?a=b"]
+        {
+            assert_eq!(hide_in_text(friend), friend);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::call_row::{CallRow, RowBytes, RowClient, RowError, RowServer, RowTime};
 use super::changes::changes_of;
+use super::cut_text::KeptText;
 use super::messages::{MessageForm, RecordedMessage, messages_of};
 use super::redaction::{RedactionRules, hide_in_text, shape_of, shown_path};
 use super::store::StoredCall;
@@ -234,23 +235,25 @@ impl RowMaker {
     }
 
     fn message(&self, call: &StoredCall, (n, one): (usize, &RecordedMessage), bodies: BodyAccess) -> Value {
-        let text = shown_text(one);
+        let kept = KeptText::of(one);
         let http = one.head.as_ref().map(|head| {
             let head = head.read();
-            let hidden = text.as_deref().map(|text| self.rules.hidden_values(text)).unwrap_or_default();
-            let shown = |name, value| self.rules.header((name, value), &hidden, bodies);
+            let text = kept.as_ref().map_or("", |kept| &kept.beginning);
+            let hidden = (!one.is_cut()).then(|| self.rules.hidden_values(text));
+            let shown = |name, value| self.rules.header((name, value), hidden.as_deref(), bodies);
             let headers: Vec<[String; 2]> =
                 head.headers.iter().map(|(name, value)| [name.clone(), shown(name, value)]).collect();
             let (verb, path) = head.target.clone().map_or((None, None), |(verb, path)| (Some(verb), Some(path)));
             json!({ "verb": verb, "path": path.map(|path| shown_path(&path)), "status": head.status, "headers": headers })
         });
-        let (text, hidden) = match (text, bodies) {
+        let (text, hidden) = match (kept, bodies) {
             (None, _) => (None, Vec::new()),
-            (Some(text), BodyAccess::Shown) => {
-                let shown = self.rules.show(&text);
+            (Some(kept), BodyAccess::Shown) => {
+                let shown = self.rules.show_kept(&kept);
                 (Some(shown.text), shown.hidden)
             }
-            (Some(text), BodyAccess::Shapes) => (Some(shape_of(&text)), Vec::new()),
+            (Some(_), BodyAccess::Shapes) if one.is_cut() => (Some(format!("\"text {}\"", one.length)), Vec::new()),
+            (Some(kept), BodyAccess::Shapes) => (Some(shape_of(&kept.beginning)), Vec::new()),
         };
         json!({
             "n": n, "round": one.round, "at_us": micros(one.nanos.saturating_sub(call.started())),
@@ -260,19 +263,6 @@ impl RowMaker {
             "http": http, "bytes": one.length, "cut": one.is_cut(),
             "kept": { "first": one.parts().0.len(), "last": one.parts().1.len() }, "text": text, "hidden": hidden,
         })
-    }
-}
-
-/// What is kept of a message as text; of one that is cut, how much is missing behind its beginning.
-pub fn shown_text(one: &RecordedMessage) -> Option<String> {
-    if one.text.is_empty() {
-        return None;
-    }
-    let (first, last) = one.parts();
-    let (first, last) = (String::from_utf8_lossy(first), String::from_utf8_lossy(last));
-    match one.length.saturating_sub(one.text.len()) {
-        0 => Some(first.into_owned()),
-        missing => Some(format!("{first}\n… {missing} bytes are not kept …\n{last}")),
     }
 }
 
