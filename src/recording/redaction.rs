@@ -51,6 +51,8 @@ const HARMLESS_NAMES: [&str; 3] = ["progress_token", "next_token", "page_token"]
 const OPAQUE_NAMES: [&str; 5] = ["request_state", "cursor", "next_cursor", "session_id", "mcp_session_id"];
 /// Headers whose values are never shown.
 const SECRET_HEADERS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"];
+/// Shortest part of a path that is taken for the id of a session because its letters are mixed.
+const MIN_RANDOM_ID: usize = 20;
 /// Longest name that is looked for in what is no JSON.
 const MAX_MEMBER_NAME: usize = 200;
 /// Shortest word that is looked at for Base64.
@@ -340,11 +342,25 @@ pub fn shortened(id: &str) -> String {
 /// A path as it may be shown: of its query the names only, and of ids of sessions the beginning.
 pub fn shown_path(path: &str) -> String {
     let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
-    let is_id = |part: &str| part.len() >= 32 && part[part.len() - 32..].bytes().all(|byte| byte.is_ascii_hexdigit());
-    let shorten = |part: &str| if part.is_ascii() && is_id(part) { shortened(part) } else { part.to_owned() };
+    let shorten = |part: &str| if is_id(part) { shortened(part) } else { part.to_owned() };
     let shown = path.split('/').map(shorten).collect::<Vec<_>>().join("/");
     let shown = hide_in_text(&shown).into_owned();
     query.map_or(shown.clone(), |query| format!("{shown}?{}", names_of_query(query)))
+}
+
+/// Whether a part of a path looks like the id of a session: it ends with 32 hexadecimal digits, as UUIDs do with hyphens
+/// between them, or is as long as random letters are, and mixed like them.
+fn is_id(part: &str) -> bool {
+    let digits = part.bytes().rev().take_while(|byte| byte.is_ascii_hexdigit() || *byte == b'-');
+    if digits.filter(|byte| *byte != b'-').count() >= 32 {
+        return true;
+    }
+    let has = |fits: fn(&u8) -> bool| part.bytes().any(|byte| fits(&byte));
+    part.len() >= MIN_RANDOM_ID
+        && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'=' | b'~'))
+        && has(u8::is_ascii_digit)
+        && has(u8::is_ascii_lowercase)
+        && has(u8::is_ascii_uppercase)
 }
 
 fn names_of_query(query: &str) -> String {
@@ -654,6 +670,25 @@ mod tests {
         assert_eq!(header("north", BodyAccess::Shapes), "string 5");
         let unknown = rules().header(("Mcp-Param-Where", "north"), None, BodyAccess::Shown);
         assert_eq!(unknown, MASK, "the message may hide it where it is cut");
+    }
+
+    #[test]
+    fn ids_of_sessions_in_paths_are_shortened_and_their_false_friends_stay() {
+        for id in [
+            "0123456789abcdef0123456789abcdef",
+            "http-0123456789abcdef0123456789abcdef",
+            "123e4567-e89b-12d3-a456-426614174000",
+            "123E4567-E89B-12D3-A456-426614174000",
+            "session-123e4567-e89b-12d3-a456-426614174000",
+            "V1StGXR8_Z5jdHi6B-myT",
+        ] {
+            assert_eq!(shown_path(&format!("/messages/{id}/x?y")), format!("/messages/{}/x?y", shortened(id)));
+        }
+        for friend in
+            ["/mcp/a-group-with-a-long-name-2025", "/sse/TheGroupOfOurSupportTeam", "/2025-11-25/feed-cafe/v1"]
+        {
+            assert_eq!(shown_path(friend), friend);
+        }
     }
 
     #[test]
