@@ -1,7 +1,7 @@
 //! Masks secret values of the configuration in texts for people: logs, errors, status and `rialto check`.
 //!
 //! The configuration collects the [`Secrets`]; the command or the reload that puts a configuration into use installs
-//! them for the process, in place of those of the previous one.
+//! them for the process. Those of the configurations before it are masked, too: what is kept may still hold them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,7 +19,21 @@ const MIN_TRAFFIC_SECRET: usize = 8;
 /// Values that are no secret and whose masking would break JSON.
 const JSON_LITERALS: [&str; 3] = ["true", "false", "null"];
 
-static INSTALLED: LazyLock<ArcSwap<Secrets>> = LazyLock::new(ArcSwap::default);
+/// Most values of earlier configurations that are masked. Logs of servers and recorded calls are held for a while, and
+/// an old value may be good at its server for as long as its owner lets it.
+const MAX_EARLIER: usize = 256;
+
+static INSTALLED: LazyLock<ArcSwap<InstalledSecrets>> = LazyLock::new(ArcSwap::default);
+
+/// The secrets of the configuration in use, and of those before it.
+#[derive(Default)]
+struct InstalledSecrets {
+    current: Secrets,
+    /// Values of earlier configurations that are not in this one, the newest first.
+    earlier: Vec<String>,
+    /// All of them.
+    all: Secrets,
+}
 
 /// Secret values, longest first, so that a value that contains another is masked whole. `Debug` shows none of them.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -27,7 +41,7 @@ pub struct Secrets(Vec<String>);
 
 /// The text with every installed secret masked.
 pub fn redact(text: &str) -> Cow<'_, str> {
-    INSTALLED.load().mask(text)
+    INSTALLED.load().all.mask(text)
 }
 
 /// Masks every installed secret in the texts of a JSON value; names of members stay.
@@ -48,7 +62,7 @@ pub fn redact_texts(value: &mut Value) {
 /// passes through.
 pub fn secrets_in<'t>(text: &'t str, mask: &str) -> Cow<'t, str> {
     let mut masked = Cow::Borrowed(text);
-    for secret in INSTALLED.load().0.iter().filter(|secret| secret.chars().count() >= MIN_TRAFFIC_SECRET) {
+    for secret in INSTALLED.load().all.0.iter().filter(|secret| secret.chars().count() >= MIN_TRAFFIC_SECRET) {
         if masked.contains(secret.as_str()) {
             masked = Cow::Owned(masked.replace(secret.as_str(), mask));
         }
@@ -59,7 +73,18 @@ pub fn secrets_in<'t>(text: &'t str, mask: &str) -> Cow<'t, str> {
 /// How many bytes at the end of `before` and at the beginning of `after` may be parts of a secret that lies across
 /// the cut between them, and `least` at any rate: else what is left out would tell those who try letters which are right.
 pub fn parts_at_cut(before: &str, after: &str, least: usize) -> (usize, usize) {
-    INSTALLED.load().parts_at_cut(before, after, least)
+    INSTALLED.load().all.parts_at_cut(before, after, least)
+}
+
+impl InstalledSecrets {
+    fn followed_by(&self, current: Secrets) -> Self {
+        let before = self.current.0.iter().chain(&self.earlier);
+        let gone = before.filter(|secret| !current.0.contains(secret));
+        let earlier: Vec<String> = gone.take(MAX_EARLIER).cloned().collect();
+        let mut all: Vec<String> = current.0.iter().chain(&earlier).cloned().collect();
+        Secrets::sort(&mut all);
+        Self { current, earlier, all: Secrets(all) }
+    }
 }
 
 impl Secrets {
@@ -73,9 +98,13 @@ impl Secrets {
             secrets.push(value);
         }
         secrets.retain(|secret| secret.len() >= MIN_SECRET_LENGTH && !JSON_LITERALS.contains(&secret.as_str()));
+        Self::sort(&mut secrets);
+        Self(secrets)
+    }
+
+    fn sort(secrets: &mut Vec<String>) {
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         secrets.dedup();
-        Self(secrets)
     }
 
     /// These values and others.
@@ -86,13 +115,12 @@ impl Secrets {
 
     /// Masks these values in [`redact`] beside those that are masked already.
     pub fn install_also(self) {
-        let before = INSTALLED.load_full();
-        self.and((*before).clone()).install();
+        INSTALLED.rcu(|installed| installed.followed_by(self.clone().and(installed.current.clone())));
     }
 
-    /// Masks these values in [`redact`] from now on, and no others.
+    /// Masks these values in [`redact`] from now on, beside those of earlier configurations.
     pub fn install(self) {
-        INSTALLED.store(self.into());
+        INSTALLED.rcu(|installed| installed.followed_by(self.clone()));
     }
 
     /// The text with these values masked, whether they are installed or not.
@@ -153,6 +181,20 @@ mod tests {
         }
         assert!(matches!(secrets.mask("nothing here"), Cow::Borrowed(_)));
         assert_eq!(format!("{secrets:?}"), "Secrets(5)");
+    }
+
+    #[test]
+    fn secrets_of_earlier_configurations_stay_masked_up_to_a_number() {
+        let of = |value: &str| Secrets::new([value.to_owned()]);
+        let first = InstalledSecrets::default().followed_by(of("first-secret"));
+        let second = first.followed_by(of("second-secret"));
+        assert_eq!(second.all.mask("first-secret second-secret, thirdly"), "*** ***, thirdly");
+        let again = second.followed_by(of("first-secret"));
+        assert_eq!((again.earlier.as_slice(), again.all.0.len()), (&["second-secret".to_owned()][..], 2));
+        let many =
+            (0..2 * MAX_EARLIER).fold(again, |installed, n| installed.followed_by(of(&format!("secret {n:04}"))));
+        assert_eq!((many.earlier.len(), many.all.0.len()), (MAX_EARLIER, MAX_EARLIER + 1));
+        assert_eq!(many.earlier[0], format!("secret {:04}", 2 * MAX_EARLIER - 2), "the oldest are forgotten");
     }
 
     #[test]
