@@ -631,6 +631,38 @@ mod tests {
     }
 
     #[test]
+    fn secrets_of_the_file_are_hidden_in_text_and_base64_and_their_false_friends_stay() {
+        crate::redact::Secrets::new(["kT7-wq9+Lz".to_owned(), "kT7-wq5".to_owned()]).install_also();
+        let encoded = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        let url_safe = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode("?>kT7-wq9+Lz?>");
+        for secret in ["kT7-wq9+Lz", "akT7-wq9+Lzb", &encoded("kT7-wq9+Lz"), &encoded("user:kT7-wq9+Lz"), &url_safe] {
+            let text = format!(r#"{{"a":"before {secret} after"}}"#);
+            let (shown, hidden) = shown(&text);
+            assert!(!shown.contains(secret) && shown.contains("before ") && shown.contains(" after"), "{shown}");
+            assert_eq!(hidden, ["/a"], "{secret}");
+        }
+        // Shorter than eight letters, another one, and Base64 of something else.
+        for friend in ["kT7-wq5", "kT7-wq9", "kt7-WQ9+lz", &encoded("kT7-wq5, and more"), &encoded("kT7-wq9"), "wq9+Lz"]
+        {
+            let text = format!(r#"{{"a":"before {friend} after"}}"#);
+            assert_eq!(shown(&text), (text, Vec::new()));
+        }
+    }
+
+    #[test]
+    fn ids_states_and_cursors_are_known_by_their_whole_name() {
+        for key in ["sessionId", "session_id", "mcp-session-id", "requestState", "cursor", "nextCursor"] {
+            assert_eq!(shown(&format!(r#"{{"{key}":"abcdefghijklmnop"}}"#)).1, [format!("/{key}")]);
+        }
+        for friend in ["id", "session", "state", "requestStates", "cursorPosition", "precursor", "recursor"] {
+            let text = format!(r#"{{"{friend}":"abcdefghijklmnop"}}"#);
+            assert_eq!(shown(&text), (text, Vec::new()));
+        }
+        let numbers = r#"{"cursor":17,"nextCursor":null,"sessionId":{}}"#;
+        assert_eq!(shown(numbers), (numbers.to_owned(), Vec::new()));
+    }
+
+    #[test]
     fn ids_are_shortened_so_that_equal_ones_look_equal() {
         let text = |state: &str| format!(r#"{{"requestState":"{state}","nextCursor":"{state}"}}"#);
         let (one, hidden) = shown(&text("abcdefghijklmnop"));

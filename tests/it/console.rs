@@ -7,6 +7,7 @@ mod configuration;
 mod nodes;
 mod operators;
 mod privacy;
+mod redaction;
 mod servers;
 mod streams;
 mod why;

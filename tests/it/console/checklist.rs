@@ -94,9 +94,29 @@ const CHECKLIST: &[Rule] = &[
         Test("console::privacy::a_secret_of_the_file_is_in_no_answer_event_export_or_log"),
     ),
     (
+        19,
+        "a secret that a reload replaces stays hidden",
+        Test("console::redaction::a_secret_that_a_reload_replaces_stays_hidden_in_calls_that_are_kept"),
+    ),
+    (
+        19,
+        "messages that are cut hide what whole ones do",
+        Test("console::redaction::what_is_hidden_is_hidden_in_messages_that_are_cut_too"),
+    ),
+    (
         20,
         "without `bodies` no value leaves the process",
         Test("recording::values_are_shown_only_with_bodies_and_secrets_never"),
+    ),
+    (
+        20,
+        "who may only look sees no value by any route or topic",
+        Test("console::redaction::who_may_only_look_sees_no_value_of_any_message"),
+    ),
+    (
+        20,
+        "a call that is tried is told to its operator alone",
+        Test("console::operators::a_try_is_told_to_its_operator_alone_and_shows_nothing_of_what_came"),
     ),
     (
         21,
@@ -122,6 +142,33 @@ const CHECKLIST: &[Rule] = &[
         24,
         "what looks like a key, and its false friends",
         Test("recording::redaction::what_looks_like_a_key_is_hidden_and_its_false_friends_stay"),
+    ),
+    (
+        24,
+        "secrets of the file, in Base64 too, and their false friends",
+        Test("recording::redaction::secrets_of_the_file_are_hidden_in_text_and_base64_and_their_false_friends_stay"),
+    ),
+    (
+        24,
+        "ids, states and cursors, and their false friends",
+        Test("recording::redaction::ids_states_and_cursors_are_known_by_their_whole_name"),
+    ),
+    (
+        24,
+        "ids in paths, and their false friends",
+        Test("recording::redaction::ids_of_sessions_in_paths_are_shortened_and_their_false_friends_stay"),
+    ),
+    (24, "queries of addresses, and their false friends", Test("recording::redaction::queries_show_names_only")),
+    (
+        24,
+        "what the file names, and what is beside it",
+        Test("recording::redaction::everything_within_what_the_file_names_is_hidden_and_nothing_beside_it"),
+    ),
+    (24, "what is no JSON, and its false friends", Test("recording::redaction::members_are_hidden_in_what_is_no_json")),
+    (
+        24,
+        "messages that are cut, and what is shown of them",
+        Test("recording::cut_text::secrets_are_hidden_on_both_sides_of_a_cut_and_what_is_beside_them_is_shown"),
     ),
     // Access.
     (25, "without a key every route is 401", Test("console::access::every_route_needs_its_right_and_a_key")),

@@ -20,14 +20,15 @@ use crate::scripted_server::{ScriptedServer, ServerTransport};
 pub struct Gateway {
     child: Child,
     pub address: SocketAddr,
-    key: String,
+    /// What requests to the API show.
+    pub key: String,
     pub folder: TempFolder,
 }
 
 /// Where a text came from, and the text.
-type Said = (String, String);
+pub type Said = (String, String);
 
-const TOPICS: &str = "call,gone,figures,server,question,session,node,attention,reload,try";
+pub const TOPICS: &str = "call,gone,figures,server,question,session,node,attention,reload,try";
 
 impl Gateway {
     pub async fn start(name: &str, config: &str) -> Self {
@@ -90,7 +91,7 @@ impl Gateway {
     }
 
     /// Everything that GET answers, with what it is for; each path of the document is among them.
-    async fn everything(&self) -> Vec<Said> {
+    pub async fn everything(&self) -> Vec<Said> {
         let mut asked: BTreeSet<String> = BTreeSet::new();
         let mut said = Vec::new();
         let ids = |page: &Value, key: &str| -> Vec<String> {
@@ -143,7 +144,7 @@ impl Gateway {
     }
 
     /// A call that an operator tries, to its end, as it is told; and what was probed and checked.
-    async fn acts(&self, server: &str, arguments: &Value) -> Vec<Said> {
+    pub async fn acts(&self, server: &str, arguments: &Value) -> Vec<Said> {
         let body = json!({ "group": server, "name": "do", "arguments": arguments }).to_string();
         let (_, begun) = self.api("POST", "try").body(body).json().await;
         let path = format!("try/{}", begun["try"].as_str().unwrap());
@@ -175,7 +176,7 @@ fn template(path: &str) -> String {
     DOCUMENT["paths"].as_object().unwrap().keys().find(fits).unwrap_or_else(|| panic!("{path}")).clone()
 }
 
-fn assert_free_of(said: &[Said], secrets: &[(&str, String)]) {
+pub fn assert_free_of(said: &[Said], secrets: &[(&str, String)]) {
     for (place, text) in said {
         for (name, secret) in secrets {
             if let Some(at) = text.find(secret.as_str()) {
@@ -187,8 +188,12 @@ fn assert_free_of(said: &[Said], secrets: &[(&str, String)]) {
 }
 
 /// Everything that a stream says until it has said as much as is waited for.
-async fn stream(gateway: &Gateway, holds: impl Fn(&str) -> bool) -> String {
-    let mut events = gateway.api("GET", &format!("live?topics={TOPICS}")).go().await;
+pub async fn stream(gateway: &Gateway, holds: impl Fn(&str) -> bool) -> String {
+    read_stream(gateway.api("GET", &format!("live?topics={TOPICS}")), holds).await
+}
+
+pub async fn read_stream(request: HttpRequest, holds: impl Fn(&str) -> bool) -> String {
+    let mut events = request.go().await;
     let mut text = String::new();
     let reading = async {
         while !holds(&text) {
@@ -296,8 +301,15 @@ async fn put_secrets_into_traffic(gateway: &Gateway, secrets: [&str; 2]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whole_ids_of_sessions_and_request_states_are_in_no_answer() {
-    let db = ScriptedServer::start("db", ServerTransport::Http).await;
-    let config = format!("listen = \"127.0.0.1:0\"\nworkers = 1\n[servers.db]\nurl = \"http://{}/mcp\"\n", db.address);
+    const SERVER_STATE: &str = "state-that-the-server-seals-0123456789";
+    const SERVER_CURSOR: &str = "cursor-that-the-server-seals-0123456789";
+    let db = ScriptedServer::start("db-with-ids", ServerTransport::Http).await;
+    let config = format!(
+        "listen = \"127.0.0.1:0\"\nworkers = 1\n[servers.{name}]\nurl = \"http://{}/mcp\"\n\
+         [groups.default]\nservers = [\"{name}\"]\npage_size = 1\n",
+        db.address,
+        name = db.name
+    );
     let gateway = Gateway::start("console-ids", &config).await;
     gateway.watch(1, true).await;
     let listening = stream(&gateway, |text| text.contains("event: question") && text.contains("event: session"));
@@ -306,7 +318,13 @@ async fn whole_ids_of_sessions_and_request_states_are_in_no_answer() {
         let session = initialized.header("mcp-session-id").unwrap().to_owned();
         let in_session = |body: &Value| gateway.post("/mcp", body).header("mcp-session-id", &session);
         in_session(&notification("notifications/initialized", json!({}))).status().await;
-        assert_eq!(in_session(&call(1, "do", json!({}))).status().await, 200);
+        let result = json!({ "content": [], "requestState": SERVER_STATE, "nextCursor": SERVER_CURSOR });
+        let arguments = json!({ "result": result, "sessionId": SERVER_STATE });
+        assert_eq!(in_session(&call(1, "do", arguments)).status().await, 200);
+        let list = |params| in_session(&json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": params }));
+        let (_, page) = list(json!({})).answer().await;
+        let cursor = page["result"]["nextCursor"].as_str().unwrap_or_else(|| panic!("{page}")).to_owned();
+        assert_eq!(list(json!({ "cursor": cursor })).status().await, 200);
         let sse = HttpRequest::to(gateway.address, "GET", "/sse").header("accept", "text/event-stream").go().await;
         let mut events = sse.events();
         let endpoint = events.next().await.unwrap().data;
@@ -318,20 +336,36 @@ async fn whole_ids_of_sessions_and_request_states_are_in_no_answer() {
             json!({ "elicitation": { "form": {} } });
         let (_, asked) = gateway.post("/mcp", &body).modern_headers("tools/call", &params).answer().await;
         let state = asked["result"]["requestState"].as_str().unwrap_or_else(|| panic!("{asked}")).to_owned();
-        (session, endpoint, state, events)
+        (session, endpoint, (state, cursor), events)
     };
-    let (events, (session, endpoint, state, sse)) = tokio::join!(listening, traffic);
+    let (events, (session, endpoint, (state, cursor), sse)) = tokio::join!(listening, traffic);
     let (_, sse_session) = endpoint.rsplit_once(['=', '/']).unwrap();
     let mut said = gateway.everything().await;
     said.push(("events".to_owned(), events));
     let shown: String = said.iter().map(|(_, text)| text.as_str()).collect();
-    assert!(shown.contains(&session[..6]) && shown.contains(&state[..6]), "their beginnings are shown");
+    let server_sessions: BTreeSet<String> =
+        db.read_received(|message| Some(message.session.clone())).into_iter().collect();
+    for id in [&session, &state, &cursor].into_iter().chain(server_sessions.iter().filter(|id| !id.is_empty())) {
+        assert!(shown.contains(&id[..6]), "their beginnings are shown: {id}");
+    }
     let bare = session.rsplit(':').next().unwrap().to_owned();
-    let whole = [("the session", bare), ("the HTTP+SSE session", sse_session.to_owned()), ("the request state", state)];
+    let mut whole = vec![
+        ("the session", bare),
+        ("the HTTP+SSE session", sse_session.to_owned()),
+        ("the request state", state),
+        ("the state of the server", SERVER_STATE.to_owned()),
+        ("the cursor of the server", SERVER_CURSOR.to_owned()),
+    ];
+    assert!(server_sessions.iter().any(|id| !id.is_empty()), "the server has sessions of its own");
+    whole.extend(server_sessions.into_iter().filter(|id| !id.is_empty()).map(|id| ("the session at the server", id)));
     for (name, id) in &whole {
         assert!(id.len() >= 8, "{name}: {id}");
     }
     assert_free_of(&said, &whole);
+    // What a client of a revision would see of a group is no traffic; it is shown byte for byte, with its cursor.
+    said.retain(|(place, _)| !place.starts_with("GET groups/"));
+    assert_free_of(&said, &[("the cursor", cursor.clone())]);
+    whole.push(("the cursor", cursor));
     drop(sse);
     let folder = gateway.stop().await;
     let log = std::fs::read_to_string(folder.0.join("log")).unwrap();
