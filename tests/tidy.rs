@@ -294,6 +294,37 @@ fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     lines.take_while(|(_, line)| !line.starts_with("#[cfg(test)]"))
 }
 
+/// Otherwise `log.levels` and `log.samples` take their names and match nothing.
+#[test]
+fn every_module_that_logs_is_a_target_of_the_settings() {
+    let settings = fs::read_to_string("src/config/log_settings.rs").expect("the log settings are readable");
+    let (_, list) = settings.split_once("const MODULES:").expect("the log settings list modules");
+    let (_, list) = list.split_once("= [").expect("the list is an array");
+    let (list, _) = list.split_once("];").expect("the array ends");
+    let known: Vec<&str> = list.split(',').map(|name| name.trim().trim_matches('"')).collect();
+    let macros = ["trace", "debug", "info", "warn", "error", "event"];
+    let logs = |line: &str| {
+        let is_call = |name: &&str| line.contains(&format!("tracing::{name}!("));
+        let is_import = |name: &&str| {
+            line.starts_with("use tracing::") && line.split(|c: char| !c.is_alphanumeric()).any(|word| word == *name)
+        };
+        macros.iter().any(|name| is_call(&name) || is_import(&name))
+    };
+    let mut missing = BTreeMap::new();
+    let (mut found, folder) = (0, sources("src"));
+    for (path, text) in &folder {
+        let module = top_module(path);
+        if let Some((number, _)) = code_lines(text).find(|(_, line)| logs(line)) {
+            found += 1;
+            if !known.contains(&module.as_str()) {
+                missing.insert(module, format!("{}:{number}", path.display()));
+            }
+        }
+    }
+    assert!(found > 10, "the lines are found");
+    assert!(missing.is_empty(), "modules that log and are no target: {missing:?}");
+}
+
 #[test]
 fn modules_import_only_lower_layers() {
     let layers: BTreeMap<&str, &[&str]> = LAYERS.iter().copied().collect();

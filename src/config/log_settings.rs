@@ -19,7 +19,7 @@ pub struct TargetSamples(Vec<(String, SampleRate)>);
 /// The target of the access log.
 const ACCESS_TARGET: &str = "access";
 /// Modules whose lines have the target `rialto::{module}`.
-const MODULES: [&str; 25] = [
+const MODULES: [&str; 26] = [
     "admin",
     "app",
     "audit",
@@ -40,6 +40,7 @@ const MODULES: [&str; 25] = [
     "otlp",
     "policy",
     "protocol",
+    "recording",
     "session",
     "store",
     "telemetry",
