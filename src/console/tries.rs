@@ -62,6 +62,8 @@ struct TryState {
     questions: Vec<TryQuestion>,
     last_question: u64,
     notifications: Vec<Value>,
+    /// Bytes of the notifications as they came.
+    notification_bytes: usize,
     /// The text of the result as it came, or the error.
     outcome: Option<Result<String, Value>>,
     is_cancelled: bool,
@@ -77,6 +79,8 @@ struct TryQuestion {
     id: String,
     method: String,
     params: Value,
+    /// Bytes of the parameters as they came.
+    bytes: usize,
     answer: oneshot::Sender<Outcome>,
 }
 
@@ -119,8 +123,12 @@ struct ProbeBody {
 
 /// Calls that are remembered; the oldest that have ended are forgotten first.
 const MAX_TRIES: usize = 50;
+/// Bytes of results, questions and notifications that are remembered of all calls together.
+const MAX_TRY_BYTES: usize = 16 << 20;
 /// Notifications that are kept of one call.
 const MAX_NOTIFICATIONS: usize = 100;
+/// Bytes of notifications that are kept of one call.
+const MAX_NOTIFICATION_BYTES: usize = 1 << 20;
 /// How long a call that is tried may take, people included.
 const TRY_TIME: Duration = Duration::from_secs(900);
 /// Requests of one tried call that are looked at for its first.
@@ -196,12 +204,15 @@ impl TriedCall {
         }
     }
 
+    /// Adds what came with so many bytes, if there is room; a console that is gone keeps nothing.
+    fn add(&self, bytes: usize, add: impl FnOnce(&mut TryState)) -> bool {
+        self.console.upgrade().is_some_and(|console| console.tries.add(self, bytes, add))
+    }
+
     fn finish(&self, outcome: Result<String, Value>) {
-        let mut state = self.state.lock();
-        state.outcome = Some(outcome);
-        state.took = Some(self.began.elapsed());
-        state.questions.clear();
-        drop(state);
+        if let Some(console) = self.console.upgrade() {
+            console.tries.finish(self, outcome);
+        }
         self.publish();
     }
 }
@@ -215,6 +226,19 @@ impl TryState {
             (None, false, true) => "running",
         }
     }
+
+    /// Bytes of what is remembered.
+    fn bytes(&self) -> usize {
+        let questions: usize = self.questions.iter().map(|question| question.bytes).sum();
+        self.notification_bytes + questions + self.outcome.as_ref().map_or(0, outcome_bytes)
+    }
+}
+
+fn outcome_bytes(outcome: &Result<String, Value>) -> usize {
+    match outcome {
+        Ok(result) => result.len(),
+        Err(error) => ["message", "data"].iter().filter_map(|key| error[key].as_str()).map(str::len).sum(),
+    }
 }
 
 impl Host for TryHost {
@@ -223,29 +247,36 @@ impl Host for TryHost {
     }
 
     fn on_notification(&self, notification: &Notification) {
-        let mut state = self.0.state.lock();
-        if state.notifications.len() < MAX_NOTIFICATIONS {
-            let message = serde_json::from_slice(&notification.encode()).unwrap_or_default();
-            state.notifications.push(message);
+        let text = notification.encode();
+        let has_room = {
+            let state = self.0.state.lock();
+            state.notifications.len() < MAX_NOTIFICATIONS
+                && state.notification_bytes + text.len() <= MAX_NOTIFICATION_BYTES
+        };
+        if has_room {
+            let message = serde_json::from_slice(&text).unwrap_or_default();
+            self.0.add(text.len(), |state| {
+                state.notifications.push(message);
+                state.notification_bytes += text.len();
+            });
         }
-        drop(state);
         self.0.publish();
     }
 
     fn on_server_request<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         let (sender, receiver) = oneshot::channel();
-        let mut state = self.0.state.lock();
-        state.last_question += 1;
-        let question = TryQuestion {
-            id: state.last_question.to_string(),
-            method: method.to_string(),
-            params: params.and_then(|params| params.read().ok()).unwrap_or_default(),
-            answer: sender,
-        };
-        state.questions.push(question);
-        drop(state);
+        let bytes = params.map_or(0, |params| params.as_bytes().len());
+        let (method, params) = (method.to_string(), params.and_then(|params| params.read().ok()).unwrap_or_default());
+        let is_asked = self.0.add(bytes, |state| {
+            state.last_question += 1;
+            let id = state.last_question.to_string();
+            state.questions.push(TryQuestion { id, method, params, bytes, answer: sender });
+        });
         self.0.publish();
         Box::pin(async move {
+            if !is_asked {
+                return Err(ErrorObject::new(code::INTERNAL_ERROR, "there is no room for the question"));
+            }
             receiver.await.unwrap_or_else(|_| Err(ErrorObject::new(code::INTERNAL_ERROR, "nobody answered")))
         })
     }
@@ -367,6 +398,39 @@ impl Tries {
             }
         }
         calls.insert(call.id.clone(), call);
+    }
+
+    /// Adds what came to a call with so many bytes; of all calls together no more than a total is remembered, for which the
+    /// oldest that have ended are forgotten. False if that is not enough.
+    fn add(&self, call: &TriedCall, bytes: usize, add: impl FnOnce(&mut TryState)) -> bool {
+        let mut calls = self.calls.lock();
+        while calls.values().map(|call| call.state.lock().bytes()).sum::<usize>() + bytes > MAX_TRY_BYTES {
+            let ended = calls.values().filter(|other| other.id != call.id && other.state.lock().took.is_some());
+            let oldest = ended.min_by_key(|other| other.began).map(|other| other.id.clone());
+            // What is too large for all of them makes none of them go.
+            let Some(oldest) = oldest.filter(|_| bytes <= MAX_TRY_BYTES) else { return false };
+            calls.remove(&oldest);
+        }
+        add(&mut call.state.lock());
+        true
+    }
+
+    /// Remembers how a call ended, or that its result is too large for that.
+    fn finish(&self, call: &TriedCall, outcome: Result<String, Value>) {
+        let end = |state: &mut TryState, outcome| {
+            state.outcome = Some(outcome);
+            state.took = Some(call.began.elapsed());
+            state.questions.clear();
+        };
+        let bytes = outcome_bytes(&outcome);
+        let mut outcome = Some(outcome);
+        if !self.add(call, bytes, |state| end(state, outcome.take().unwrap_or_else(|| Ok(String::new())))) {
+            let message = format!(
+                "the answer of {bytes} bytes is too large to be shown: calls that are tried have {} MiB together",
+                MAX_TRY_BYTES >> 20
+            );
+            end(&mut call.state.lock(), Err(json!({ "message": message, "code": null, "data": null })));
+        }
     }
 
     /// A call of this operator.
@@ -504,5 +568,60 @@ async fn probe(request: AdminRequest) -> ApiResult {
         Ok(Ok(report)) => Ok(ApiAnswer::json(&report.read::<Value>().unwrap_or_default())),
         Ok(Err(error)) => Err(failed(error.to_string())),
         Err(_) => Err(failed(format!("the server did not answer within {} s", PROBE_TIME.as_secs()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn begun(tries: &Tries, id: &str) -> Arc<TriedCall> {
+        let call = Arc::new(TriedCall {
+            id: id.to_owned(),
+            operator: "ann".into(),
+            group: None,
+            server: None,
+            method: "tools/call".to_owned(),
+            name: None,
+            revision: Revision::NEWEST,
+            started: SystemTime::now(),
+            began: Instant::now(),
+            state: Mutex::default(),
+            console: std::sync::Weak::new(),
+        });
+        tries.remember(Arc::clone(&call));
+        call
+    }
+
+    fn remembered(tries: &Tries) -> Vec<String> {
+        let mut ids: Vec<String> = tries.calls.lock().keys().cloned().collect();
+        ids.sort();
+        ids
+    }
+
+    #[test]
+    fn tried_calls_have_a_total_and_the_oldest_that_ended_go_first() {
+        let tries = Tries::default();
+        let running = begun(&tries, "0");
+        assert!(tries.add(&running, MIB, |state| state.notification_bytes += MIB));
+        for id in 1..=9 {
+            tries.finish(&begun(&tries, &id.to_string()), Ok("x".repeat(3 * MIB)));
+        }
+        assert_eq!(remembered(&tries), ["0", "5", "6", "7", "8", "9"], "the running one stays");
+        assert!(tries.calls.lock().values().map(|call| call.state.lock().bytes()).sum::<usize>() <= MAX_TRY_BYTES);
+    }
+
+    #[test]
+    fn a_result_beyond_the_total_is_told_as_too_large() {
+        let tries = Tries::default();
+        tries.finish(&begun(&tries, "1"), Ok("small".to_owned()));
+        let large = begun(&tries, "2");
+        tries.finish(&large, Ok("x".repeat(MAX_TRY_BYTES + 1)));
+        let shown = large.to_json();
+        assert_eq!((&shown["state"], &shown["result"]), (&json!("done"), &Value::Null));
+        assert!(shown["error"]["message"].as_str().unwrap().contains("16777217 bytes is too large"), "{shown}");
+        assert_eq!(remembered(&tries), ["1", "2"], "nothing else goes for it");
     }
 }
