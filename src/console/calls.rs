@@ -256,8 +256,8 @@ pub(super) fn recording_json(calls: &CallLog) -> Value {
     let until = state.bodies_for.map(|left| rfc3339(SystemTime::now() + left));
     json!({
         "on": state.is_on, "mode": mode, "bodies": calls.shows_bodies(), "bodies_until": until,
-        "may_show_bodies": calls.may_show_bodies(),
-        "rate": state.rate, "bytes": state.bytes, "kept": state.kept,
+        "may_show_bodies": calls.may_show_bodies(), "rate": state.rate,
+        "rate_until": state.rate_for.map(|left| rfc3339(SystemTime::now() + left)), "bytes": state.bytes, "kept": state.kept,
     })
 }
 
@@ -291,7 +291,8 @@ fn change_recording(request: &AdminRequest) -> ApiResult {
         tracing::info!(operator = %request.operator.name, bodies, "bodies of calls are shown or hidden");
     }
     if let Some(rate) = change.rate {
-        calls.set_rate(rate);
+        calls.set_rate(rate, time);
+        tracing::info!(operator = %request.operator.name, rate, "the rate of recorded calls is changed for a while");
     }
     Ok(ApiAnswer::json(&recording_json(&calls)))
 }

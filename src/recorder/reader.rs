@@ -22,7 +22,7 @@ pub struct Reader {
 pub struct CollectedRecords {
     /// The parts of the rings, each in its own order.
     pub batches: Vec<RecordBatch>,
-    /// Bytes that were overwritten before they were read.
+    /// Bytes that were overwritten before they were read, or had no room.
     pub lost: u64,
 }
 

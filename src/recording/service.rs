@@ -1,5 +1,6 @@
 //! Keeps the recorded calls of a gateway: records while somebody watches, collects, and lets go.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -100,15 +101,19 @@ pub struct CallLog {
     /// Until when somebody looks who has no stream open, by the clock of records.
     looked_until: AtomicU64,
     bodies_until: Mutex<Option<Instant>>,
+    /// Until when calls are recorded at the rate of an operator.
+    rate_until: Mutex<Option<Instant>>,
     wake: Notify,
     lost: AtomicU64,
     losses: Mutex<Losses>,
+    /// What Rialto added to calls that were looked at for figures, by their number and when they ended.
+    timed: Mutex<HashMap<(u64, u64), u64>>,
 }
 
 /// What is not shown, and was not told yet.
 #[derive(Debug, Default)]
 struct Losses {
-    /// Bytes that were overwritten before they were read.
+    /// Bytes that were overwritten before they were read, or had no room.
     bytes: u64,
     /// Calls that got no mark.
     unmarked: u64,
@@ -128,6 +133,8 @@ pub struct RecordingState {
     pub bodies: BodyRule,
     /// Calls a second and worker that are all recorded.
     pub rate: u32,
+    /// How long that rate goes on, where an operator chose it.
+    pub rate_for: Option<Duration>,
     /// Bytes in use.
     pub bytes: usize,
     /// Bytes that were lost so far.
@@ -173,11 +180,14 @@ impl CallLog {
             wake: Notify::new(),
             lost: AtomicU64::new(0),
             losses: Mutex::default(),
+            timed: Mutex::default(),
+            rate_until: Mutex::new(None),
         })
     }
 
     /// Applies other settings.
     pub fn configure(&self, settings: RecordingSettings) {
+        *self.rate_until.lock() = None;
         self.recorder.set_rate(settings.rate);
         *self.settings.write() = settings;
         self.wake.notify_one();
@@ -226,6 +236,7 @@ impl CallLog {
         let mut reader = Reader::new(Arc::clone(&self.recorder), workers);
         let mut current = Detail::Off;
         loop {
+            self.end_rate();
             let wanted = self.wanted();
             if wanted != current {
                 self.switch(&mut reader, (current, wanted)).await;
@@ -303,7 +314,7 @@ impl CallLog {
             events.lost(Some(unmarked), &why);
         }
         if bytes > 0 {
-            events.lost(None, &format!("{bytes} bytes were overwritten before they were read"));
+            events.lost(None, &format!("{bytes} bytes were overwritten before they were read, or had no room"));
         }
     }
 
@@ -347,12 +358,18 @@ impl CallLog {
             call.field(SummaryField::Upstream).is_some() && call.last_end().is_some() && call.started() >= since
         };
         let calls = self.newest(u64::MAX, is_wanted, MAX_TIMED_CALLS);
-        let overhead = |call: &StoredCall| {
+        let mut known = self.timed.lock();
+        // Reading the messages of a call takes time, and several figures ask for the same calls each second.
+        let before = std::mem::take(&mut *known);
+        let mut overhead = |call: &StoredCall| {
             let end = call.last_end().map_or(0, |(nanos, _)| *nanos);
-            let parts = TimeParts::of(call, &messages_of(call), end);
-            (call.field(SummaryField::Upstream).unwrap_or_default().to_owned(), parts.rialto / 1000)
+            let read = || TimeParts::of(call, &messages_of(call), end).rialto / 1000;
+            let key = (call.number, end);
+            let took = before.get(&key).copied().unwrap_or_else(read);
+            known.insert(key, took);
+            (call.field(SummaryField::Upstream).unwrap_or_default().to_owned(), took)
         };
-        calls.iter().map(overhead).collect()
+        calls.iter().map(&mut overhead).collect()
     }
 
     /// The number of the call that a request belongs to, if it is recorded.
@@ -387,15 +404,32 @@ impl CallLog {
         }
     }
 
-    /// Records all of this many calls a second and worker.
-    pub fn set_rate(&self, rate: u32) {
+    /// Records all of this many calls a second and worker for a while.
+    pub fn set_rate(&self, rate: u32, time: Duration) {
+        *self.rate_until.lock() = Some(Instant::now() + time);
         self.recorder.set_rate(rate);
+    }
+
+    /// Goes back to the rate of the settings once the time of an operator's is over.
+    fn end_rate(&self) {
+        let mut until = self.rate_until.lock();
+        if until.is_some_and(|until| until <= Instant::now()) {
+            *until = None;
+            self.recorder.set_rate(self.settings.read().rate);
+        }
+    }
+
+    /// How long the rate of an operator goes on.
+    fn rate_for(&self) -> Option<Duration> {
+        self.end_rate();
+        self.rate_until.lock().map(|until| until.saturating_duration_since(Instant::now()))
     }
 
     /// What is recorded.
     pub fn state(&self) -> RecordingState {
         // Each lock is released before the next one is taken.
         let until = *self.bodies_until.lock();
+        let rate_for = self.rate_for();
         let (mode, bodies) = {
             let settings = self.settings.read();
             (settings.mode, settings.bodies)
@@ -411,6 +445,7 @@ impl CallLog {
             bodies_for: bodies_for.filter(|left| !left.is_zero()),
             bodies,
             rate: self.recorder.rate(),
+            rate_for,
             bytes,
             lost: self.lost.load(Ordering::Relaxed),
             mode,
@@ -435,5 +470,40 @@ impl Drop for ViewerGuard {
 impl std::fmt::Debug for CallLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "CallLog({:?})", self.state())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorder::{SummaryWriter, note_end};
+
+    #[tokio::test]
+    async fn the_messages_of_a_call_are_read_once_for_figures() {
+        let recorder = Recorder::new();
+        let calls = CallLog::new(Arc::clone(&recorder), RecordingSettings::default());
+        let mut reader = Reader::new(Arc::clone(&recorder), Vec::new());
+        reader.open(1 << 20, 1000, Detail::Bodies).await;
+        let mut summary = SummaryWriter::new();
+        summary.text(SummaryField::Upstream, "db");
+        note_end(recorder.begin().mark, summary.bytes());
+        let collected = reader.read().await;
+        calls.store.lock().add(&collected, 1 << 20);
+        assert_eq!(calls.overheads(0), [("db".to_owned(), 0)]);
+        calls.timed.lock().values_mut().for_each(|took| *took = 7);
+        assert_eq!(calls.overheads(0), [("db".to_owned(), 7)], "what is known is not read again");
+        assert!(calls.overheads(u64::MAX).is_empty() && calls.timed.lock().is_empty(), "nothing else is remembered");
+    }
+
+    #[test]
+    fn the_rate_of_an_operator_ends_by_itself() {
+        let calls = CallLog::new(Recorder::new(), RecordingSettings::default());
+        calls.set_rate(5000, MAX_BODIES_TIME);
+        assert!(calls.state().rate == 5000 && calls.state().rate_for.is_some());
+        calls.set_rate(5000, Duration::ZERO);
+        assert_eq!((calls.state().rate, calls.state().rate_for), (200, None));
+        calls.set_rate(5000, MAX_BODIES_TIME);
+        calls.configure(RecordingSettings { rate: 300, ..RecordingSettings::default() });
+        assert_eq!((calls.state().rate, calls.state().rate_for), (300, None), "a reload ends it");
     }
 }
