@@ -41,6 +41,7 @@ export interface components {
             bodies_until: string | null;
             may_show_bodies: boolean;
             rate: number;
+            rate_until?: string | null;
             bytes?: number;
             kept?: number;
         };
@@ -486,6 +487,7 @@ export interface components {
             changed: (string)[];
             removed: (string)[];
             closed: (string)[];
+            settings: (string)[];
             problems: (string)[];
         };
         Config: {

@@ -85,8 +85,9 @@ const Reloads = ({
     )}</ul></section>`;
 
 /** @param {any} reload */
-function changesOf({ added, changed, removed, problems }) {
-    const parts = Object.entries({ added, changed, removed }).filter(([, names]) => names.length);
+function changesOf({ added, changed, removed, closed, settings, problems }) {
+    const named = { added, changed, removed, 'closed groups': closed, settings };
+    const parts = Object.entries(named).filter(([, names]) => names?.length);
     return (
         parts.map(([what, names]) => `${what} ${names.join(', ')}`).join('; ') ||
         problems.join('; ') ||

@@ -34,6 +34,8 @@ pub struct ReloadReport {
     pub is_applied: bool,
     /// What changed among servers and groups.
     pub changes: AppliedChanges,
+    /// Names of the settings, tables and groups that changed, never their values.
+    pub settings: Vec<String>,
     /// Errors of the refused file, or warnings about the applied one.
     pub problems: Vec<String>,
 }

@@ -114,18 +114,25 @@ impl Reloader {
         // Access comes first: no added server is reachable under the rules of the file before.
         apply_settings(inbound, settings);
         let applied = inbound.gateway.apply(&servers);
+        let changed = self.config.changed_names(&config);
         tracing::info!(
             added = ?applied.added,
             changed = ?applied.changed,
             removed = ?applied.removed,
             closed = ?applied.closed,
+            settings = ?changed,
             "the configuration is served"
         );
         record(inbound, AuditOutcome::Allowed, &format!("applied {}", self.file.display()));
         self.watcher.set_referenced_files(config.referenced_files(&self.file));
         inbound.gateway.metrics().record_reload(true);
-        let report =
-            ReloadReport { at: SystemTime::now(), is_applied: true, changes: applied, problems: warnings.clone() };
+        let report = ReloadReport {
+            at: SystemTime::now(),
+            is_applied: true,
+            changes: applied,
+            settings: changed,
+            problems: warnings.clone(),
+        };
         inbound.admin.record_reload(report);
         inbound.admin.update_config_status(|status| {
             status.applied = Some(unix_seconds(SystemTime::now()));
@@ -222,8 +229,13 @@ fn reject(inbound: &Inbound, problems: &[String]) {
     tracing::error!("the configuration is refused; what was served before still is");
     inbound.gateway.metrics().record_reload(false);
     record(inbound, AuditOutcome::Failed, problems.first().map_or("", String::as_str));
-    let (changes, problems_of) = (AppliedChanges::default(), problems.to_vec());
-    let report = ReloadReport { at: SystemTime::now(), is_applied: false, changes, problems: problems_of };
+    let report = ReloadReport {
+        at: SystemTime::now(),
+        is_applied: false,
+        changes: AppliedChanges::default(),
+        settings: Vec::new(),
+        problems: problems.to_vec(),
+    };
     inbound.admin.record_reload(report);
     inbound.admin.update_config_status(|status| {
         status.refused = Some(unix_seconds(SystemTime::now()));

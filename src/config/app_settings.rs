@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::model::{Config, ServerKind};
+use super::model::{Config, GroupSection, ServerKind};
 use super::secrets::PUBLIC_HEADERS;
 use super::setting_value::SettingValue;
 use super::settings::TopLevelSection;
@@ -103,6 +103,19 @@ impl Config {
 }
 
 impl Config {
+    /// Names of what `other` has otherwise, beside servers: settings, the certificate, and groups that are in both.
+    pub fn changed_names(&self, other: &Self) -> Vec<String> {
+        let mut names = self.settings.changed_settings(&other.settings);
+        // The files may be the same, and have other content.
+        if self.tls != other.tls && !names.iter().any(|name| name.starts_with("tls")) {
+            names.push("tls".to_owned());
+        }
+        let after = |group: &GroupSection| other.groups.iter().find(|after| after.name == group.name);
+        let differs = |group: &&GroupSection| after(group).is_some_and(|after| after != *group);
+        names.extend(self.groups.iter().filter(differs).map(|group| format!("groups.{}", group.name)));
+        names
+    }
+
     /// The headers that the file gives to servers, in small letters, but for those that are the same for everybody.
     fn secret_headers(&self) -> Vec<String> {
         let given = self.servers.iter().filter_map(|server| match &server.kind {

@@ -133,6 +133,7 @@ pub(super) fn reload_json(reload: &ReloadReport) -> Value {
         "at": rfc3339(reload.at),
         "outcome": if reload.is_applied { "applied" } else { "refused" },
         "added": changes.added, "changed": changes.changed, "removed": changes.removed, "closed": changes.closed,
+        "settings": reload.settings,
         "problems": reload.problems.iter().map(|problem| redact(problem).into_owned()).collect::<Vec<_>>(),
     })
 }

@@ -72,7 +72,15 @@ async fn a_file_is_written_whole_keeps_comments_and_secrets_and_is_not_overwritt
     assert_eq!(put(&rialto, tag, &changed).status().await, 412, "it has changed meanwhile");
     until("the file is applied", || !rialto.inbound.admin.reloads().is_empty()).await;
     let reload = &get(&rialto, "config").await["reloads"][0];
-    assert_eq!(reload["outcome"], "applied", "{reload}");
+    assert_eq!((&reload["outcome"], &reload["settings"]), (&json!("applied"), &json!([])), "{reload}");
+    let rules = format!("{now}ada = \"token-of-ada\"\n\n[policy]\ndefault = \"deny\"\n");
+    std::fs::write(folder.file(), rules).unwrap();
+    until("the rules are applied", || rialto.inbound.admin.reloads().len() == 2).await;
+    let shown = get(&rialto, "config").await;
+    let reload = &shown["reloads"][0];
+    assert_eq!(reload["settings"], json!(["access.tokens", "policy.default"]), "{reload}");
+    assert_eq!((&reload["changed"], &reload["outcome"]), (&json!([]), &json!("applied")));
+    assert!(!shown.to_string().contains("token-of-ada"), "{shown}");
 }
 
 #[tokio::test]
