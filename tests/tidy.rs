@@ -308,7 +308,7 @@ fn every_module_that_logs_is_a_target_of_the_settings() {
         let is_import = |name: &&str| {
             line.starts_with("use tracing::") && line.split(|c: char| !c.is_alphanumeric()).any(|word| word == *name)
         };
-        macros.iter().any(|name| is_call(&name) || is_import(&name))
+        macros.iter().any(|name| is_call(name) || is_import(name))
     };
     let mut missing = BTreeMap::new();
     let (mut found, folder) = (0, sources("src"));
