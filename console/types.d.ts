@@ -250,6 +250,7 @@ export interface components {
             title: string | null;
             description: string | null;
             bytes: number;
+            left_out: (string)[] | null;
         };
         WhyStep: {
             ok: boolean | null;
@@ -290,6 +291,8 @@ export interface components {
             resumed: number;
             resumed_from: string | null;
             resumed_events: number;
+            kept: number;
+            call: string | null;
         };
         Question: {
             id: string;

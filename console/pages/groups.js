@@ -86,7 +86,7 @@ function OneGroup({ name, Page }) {
         <${TabPanel} panel="group-panel" chosen=${kind} class="group-tab">${
             kind === 'seen'
                 ? html`<${AsSeen} seen=${group?.seen} as=${as} />`
-                : html`<${Entries} group=${name} entries=${group?.[kind] ?? null} kind=${kind} />`
+                : html`<${Entries} group=${name} entries=${group?.[kind] ?? null} kind=${kind} as=${group?.as ?? as} />`
         }<//></section></div><//>`;
 }
 
@@ -117,8 +117,17 @@ function SeenAs({ group, as, session }) {
         )}</select>`;
 }
 
-/** @param {{ group: string, entries: any[] | null, kind: string }} props */
-function Entries({ group, entries, kind }) {
+const WORDS = { outputSchema: 'output schema', inputSchema: 'input schema', _meta: 'metadata' };
+
+/** @param {string[] | null} leftOut Members that clients of a revision are not given. */
+function seenAs(leftOut) {
+    if (leftOut === null) return 'not at all';
+    const names = leftOut.map(name => `no ${WORDS[/** @type {keyof typeof WORDS} */ (name)] ?? name}`);
+    return names.join(', ') || 'it is';
+}
+
+/** @param {{ group: string, entries: any[] | null, kind: string, as: string }} props */
+function Entries({ group, entries, kind, as }) {
     if (entries && !entries.length)
         return html`<${Empty} level=${3} title=${`The group shows no ${kind}`}><p>Ask above why one is not there.</p><//>`;
     const row = (/** @type {any} */ entry) => {
@@ -128,11 +137,13 @@ function Entries({ group, entries, kind }) {
         }</td><td class="mono wrap"><${Text} text=${entry.own} most=${160} /></td>
             <td><a class="link" href=${address(['servers', entry.server])}>${entry.server}</a></td>
             <td class="wrap"><${Text} text=${entry.description ?? entry.title ?? ''} most=${300} /></td>
+            <td class="wrap"><${Text} text=${seenAs(entry.left_out)} most=${200} /></td>
             <td class="r">${bytes(entry.bytes)}</td></tr>`;
     };
     return html`<div class="scroll"><table><thead><tr><th scope="col">Name in the group</th><th scope="col">At the server</th>
-        <th scope="col">Server</th><th scope="col">Description</th><th scope="col" class="r">Size</th></tr></thead>
-        <tbody>${entries ? html`<${LongRows} items=${entries} columns=${5} row=${row} />` : html`<${Bones} columns=${5} />`}</tbody></table></div>`;
+        <th scope="col">Server</th><th scope="col">Description</th><th scope="col">Seen by ${as} as</th>
+        <th scope="col" class="r">Size</th></tr></thead>
+        <tbody>${entries ? html`<${LongRows} items=${entries} columns=${6} row=${row} />` : html`<${Bones} columns=${6} />`}</tbody></table></div>`;
 }
 
 /** @param {{ seen: Record<string, string> | undefined, as: string }} props Lists as JSON text, by method, as they are sent. */

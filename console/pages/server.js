@@ -7,6 +7,7 @@ import { Dot, ErrorStrip, Revision, sentence, shapeOf, TabPanel, Tabs, Text } fr
 import { confirm } from '../parts/dialog.js';
 import { Icon } from '../parts/icons.js';
 import { chosenOther, NodeChooser } from '../parts/nodes.js';
+import { Spark } from '../parts/spark.js';
 import { transportName } from '../pure/revisions.js';
 import { clock, counted, duration, figure, percent, since } from '../pure/time.js';
 import { address, go, may, paused, route, say, setQuery } from '../state.js';
@@ -106,8 +107,14 @@ function State({ server }) {
             html`<p><span class=${`tag ${shape}`}>${server.phase}</span> <${Text} text=${server.reason} most=${600} /></p>`
         }
         ${server.phase === 'down' && html`<${Down} server=${server} />`}
-        <div class="split2"><${Facts} facts=${factsOf(server)} /><${FoundOut} server=${server} /></div></div></section>`;
+        <div class="split2"><div><${Facts} facts=${factsOf(server)} /><${Lines} series=${server.series} /></div>
+        <${FoundOut} server=${server} /></div></div></section>`;
 }
+
+/** @param {{ series: Server['series'] }} props How long it took, over the time that its figures are of. */
+const Lines = ({ series }) =>
+    html`<dl class="facts lines"><dt>p50</dt><dd><${Spark} values=${series.server_p50_us} width=${160} height=${26} /></dd>
+        <dt>p99</dt><dd><${Spark} values=${series.server_p99_us} width=${160} height=${26} /></dd></dl>`;
 
 /** @param {NonNullable<Server['found']>} found @returns {[string, string][]} The words of `rialto probe`. */
 const probeFacts = found => [

@@ -90,6 +90,12 @@ function Stream({ stream }) {
         ? `, resumed ${stream.resumed}× (last from ${stream.resumed_from}, ${again} again)`
         : '';
     return html`<li><${Dot} state=${stream.attached ? 'ok' : 'wait'} />
-        <span>stream ${stream.number}, ${stream.kind === 'listening' ? 'listening' : 'of a call'}, position <code>${stream.position}</code>,
+        <span>stream ${stream.number}, ${
+            stream.kind === 'listening'
+                ? 'listening'
+                : stream.call
+                  ? html`of <a class="link mono" href=${address(['calls', stream.call])}>${stream.call}</a>`
+                  : 'of a call that was not recorded'
+        }, ${counted(stream.kept, 'event')} kept, position <code>${stream.position}</code>,
         read to <code>${stream.read ?? '–'}</code>, ${stream.attached ? 'attached' : 'nobody reads it'}${resumed}</span></li>`;
 }

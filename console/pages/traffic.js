@@ -53,7 +53,7 @@ export function Traffic({ Page }) {
         <div class="body">${
             shown.length || calls.first.loading
                 ? html`<${CallGrid} shown=${shown} fresh=${fresh} open=${open} choose=${choose} split=${split} calls=${calls} />`
-                : html`<${NothingYet} q=${q} any=${rows.length} />`
+                : html`<${NothingYet} q=${q} any=${rows.length} mode=${recording.data?.mode} />`
         }${open && html`<${OpenCall} id=${open} split=${split} />`}</div><//>`;
 }
 
@@ -214,8 +214,11 @@ function LostStrip({ lost, recording, hide }) {
         <button type="button" class="btn quiet" onClick=${hide}>Hide</button></div>`;
 }
 
-/** @param {{ q: string, any: number }} props */
-function NothingYet({ q, any }) {
+/** @param {{ q: string, any: number, mode?: string }} props */
+function NothingYet({ q, any, mode }) {
+    if (mode === 'off')
+        return html`<${Empty} title="Nothing is recorded"><p>Recording is turned off: record is “off” in the configuration. With “watch”
+            calls appear here while somebody looks.</p><//>`;
     if (q || any) {
         const here = `${counted(any, 'call is', 'calls are')} here, and the filter shows none of them.`;
         return html`<${Empty} title="No call matches"><p>${any ? here : 'Calls that match appear here from now on.'}</p>

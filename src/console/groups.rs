@@ -1,5 +1,6 @@
 //! `groups`: what clients of each revision see of a group.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -10,6 +11,7 @@ use crate::dialect::Revision;
 use crate::gateway::{Group, ListPage, View};
 use crate::inbound::Inbound;
 use crate::policy::OperatorRight::Look;
+use crate::protocol::Raw;
 use crate::upstream::List;
 
 pub(super) fn routes() -> Vec<ApiRoute> {
@@ -89,6 +91,11 @@ fn one(request: &AdminRequest) -> ApiResult {
         (List::Resources, "resources"),
         (List::Templates, "templates"),
     ] {
+        let page = |offset| ListPage { list, offset, permissions: permissions.as_deref() };
+        let pages: Vec<Raw> = (0..)
+            .map_while(|n| view.page(&page(n * view.config.page_size.max(1)), revision, inbound.gateway.seal()).ok())
+            .collect();
+        let sent = sent_items(&pages, list);
         let entry = |entry: crate::gateway::ViewEntry<'_>| {
             json!({
                 "name": entry.exposed,
@@ -97,16 +104,28 @@ fn one(request: &AdminRequest) -> ApiResult {
                 "title": text_member(entry.item, "title"),
                 "description": text_member(entry.item, "description"),
                 "bytes": entry.item.as_bytes().len(),
+                "left_out": sent.get(&*entry.exposed).map(|sent| left_out(entry.item, sent)),
             })
         };
         let shown = view.entries(list).enumerate().filter(|(n, _)| is_shown(list, n));
         answer[key] = shown.map(|(_, one)| entry(one)).collect();
-        let page = ListPage { list, offset: 0, permissions: permissions.as_deref() };
-        if let Ok(result) = view.page(&page, revision, inbound.gateway.seal()) {
-            let text = String::from_utf8_lossy(result.as_bytes()).into_owned();
+        if let Some(first) = pages.first() {
+            let text = String::from_utf8_lossy(first.as_bytes()).into_owned();
             seen.insert(list.method().to_string(), text.into());
         }
     }
     answer["seen"] = seen.into();
     ApiAnswer::json(&answer).with_etag(request)
+}
+
+/// The items of a list as they are sent, by what identifies them.
+fn sent_items(pages: &[Raw], list: List) -> BTreeMap<String, Value> {
+    let items = pages.iter().filter_map(|page| page.get(list.result_key())?.read::<Vec<Value>>().ok()).flatten();
+    items.filter_map(|item| Some((item[list.item_key()].as_str()?.to_owned(), item))).collect()
+}
+
+/// Members of an item that are not sent to clients of a revision.
+fn left_out(own: &Raw, sent: &Value) -> Vec<String> {
+    let names = own.entries().map(|(name, _)| name.into_owned());
+    names.filter(|name| sent.get(name.as_str()).is_none()).collect()
 }

@@ -96,11 +96,11 @@ fn one(request: &AdminRequest) -> ApiResult {
     let session = find(&inbound, request.parameter(0))?;
     let report = session.report();
     let mut answer = row(&request.console, &inbound, &session, &report);
-    answer["open_streams"] = report.streams.iter().map(stream).collect();
+    answer["open_streams"] = report.streams.iter().map(|one| stream((&request.console, &inbound), one)).collect();
     ApiAnswer::json(&answer).with_etag(request)
 }
 
-fn stream(stream: &StreamReport) -> Value {
+fn stream((console, inbound): (&Console, &Inbound), stream: &StreamReport) -> Value {
     let position = |position: u64| format!("{}-{position}", stream.number);
     json!({
         "number": stream.number,
@@ -111,6 +111,8 @@ fn stream(stream: &StreamReport) -> Value {
         "resumed": stream.resumed,
         "resumed_from": stream.resumed_from.map(position),
         "resumed_events": stream.resumed_events,
+        "kept": stream.kept,
+        "call": recorded_call(console, inbound, stream.mark),
     })
 }
 
@@ -126,7 +128,7 @@ fn questions(request: &AdminRequest) -> ApiResult {
     request.page(question_rows(&request.console, &inbound, bodies_for(request, &inbound.calls)))
 }
 
-/// The id of the recorded call that a question belongs to.
+/// The id of the recorded call that a question or a stream belongs to.
 fn recorded_call(console: &Console, inbound: &Inbound, mark: Mark) -> Option<String> {
     let call = inbound.calls.find(mark.number()).filter(|_| mark.is_recorded())?;
     Some(inbound.calls.rows(console.node()).id(call))
@@ -183,6 +185,10 @@ fn session_question(
     bodies: BodyAccess,
 ) -> Value {
     let client = session.client();
+    let upstreams = inbound.gateway.upstreams();
+    let server = upstreams.iter().find(|upstream| question.server.as_ref() == Some(upstream.name()));
+    // Asking begins the time of the call anew, so that is how long a client has.
+    let left = server.map(|server| server.spec().settings.total_timeout.saturating_sub(question.age));
     json!({
         "id": format!("{}-{}", short_id(session), question.id),
         "node": console.node(),
@@ -196,7 +202,7 @@ fn session_question(
         "caller": session.latest_identity().principal,
         "how": "request",
         "asked": ago(question.age),
-        "until": null,
+        "until": left.map(|left| rfc3339(SystemTime::now() + left)),
         "session": short_id(session),
         "call": recorded_call(console, inbound, question.mark),
     })

@@ -28,6 +28,7 @@ use crate::http::server::{ReceivedBody, RequestBodyError};
 use crate::policy::{AdmittedShare, QuotaKey};
 use crate::protocol::json::depth_within;
 use crate::protocol::{self, Id, Incoming, Invalid, Message, Method, Request};
+use crate::recorder::Mark;
 use crate::session::{
     BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamError, StreamReader, StreamTarget,
 };
@@ -335,13 +336,18 @@ impl RequestContext<'_> {
         }
     }
 
+    /// The number of the call for the recorder.
+    fn mark(&self) -> Mark {
+        self.caller.access.as_ref().map_or(Mark::NONE, |access| access.mark())
+    }
+
     /// Answers with an SSE stream of the replies of a call, beginning with the one that is there already.
     async fn stream_replies(&self, session: &Arc<Session>, mut call: RunningCall, first: Option<Reply>) -> ServeResult {
         if self.inbound.is_store_full() {
             return Err(Rejection::StoreFull);
         }
         let refused = |why| stream_refused(session, why, Rejection::RelayPeerLost);
-        let (stream, reader) = session.open_stream().map_err(refused)?;
+        let (stream, reader) = session.open_stream(self.mark()).map_err(refused)?;
         session.expect_response(stream, || vec![call.encoder.id.clone()]);
         if let Some(reply) = first {
             call.send(stream, reply).await;
@@ -455,7 +461,7 @@ impl RequestContext<'_> {
         calls: Vec<RunningCall>,
     ) -> ServeResult {
         let refused = |why| stream_refused(session, why, Rejection::RelayPeerLost);
-        let (stream, reader) = session.open_stream().map_err(refused)?;
+        let (stream, reader) = session.open_stream(self.mark()).map_err(refused)?;
         session.expect_response(stream, || calls.iter().map(|call| call.encoder.id.clone()).collect());
         for response in responses {
             note_sent(self.caller.access.as_ref(), &response);

@@ -298,14 +298,14 @@ impl Session {
         self.lock().calls.retain(|running| running.id != *id);
     }
 
-    /// Opens an SSE stream for a running call and attaches its first reader. No quota refuses it any more:
+    /// Opens an SSE stream for a running call, by its number for the recorder, and attaches its first reader. No quota refuses it any more:
     /// [`Session::begin_call`] did not.
     ///
     /// # Errors
     /// When the session is closed.
-    pub fn open_stream(self: &Arc<Self>) -> Result<(StreamTarget, StreamReader), StreamError> {
+    pub fn open_stream(self: &Arc<Self>, mark: Mark) -> Result<(StreamTarget, StreamReader), StreamError> {
         let permit = self.shared.quotas.streams.acquire_begun(1);
-        let (number, serial) = self.with_streams(|streams, retry| Ok(streams.open(retry)))?;
+        let (number, serial) = self.with_streams(|streams, retry| Ok(streams.open(mark, retry)))?;
         Ok((StreamTarget::Call(number), StreamReader::new(Arc::clone(self), (number, serial), permit)))
     }
 

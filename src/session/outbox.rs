@@ -17,6 +17,7 @@ use crate::failure::{QuotaReached, QuotaScope};
 use crate::http::sse;
 use crate::policy::{Permit, Quota};
 use crate::protocol::Id;
+use crate::recorder::Mark;
 use crate::store::{EventId, EventLog, Retention};
 
 /// Destination of a message within a session.
@@ -188,10 +189,11 @@ impl Streams {
     }
 
     /// Opens a call stream and attaches its first reader; returns stream number and reader serial.
-    pub(super) fn open(&mut self, retry: Option<u64>) -> (u32, u64) {
+    pub(super) fn open(&mut self, mark: Mark, retry: Option<u64>) -> (u32, u64) {
         self.last_number += 1;
         let serial = self.next_serial();
         let mut stream = SseStream::new(self.last_number, self.log.last_position());
+        stream.mark = mark;
         stream.attach(serial, stream.start_position, retry);
         self.calls.push(stream);
         (self.last_number, serial)
@@ -266,6 +268,11 @@ impl Streams {
     /// All streams, the listening one first.
     pub(super) fn all(&self) -> impl Iterator<Item = &SseStream> {
         std::iter::once(&self.listening).chain(&self.calls)
+    }
+
+    /// Number of events of a stream that are kept.
+    pub(super) fn kept_of(&self, stream: &SseStream) -> usize {
+        self.log.stream_after(EventId { stream: stream.number, position: 0 }).count()
     }
 
     /// Number of attached readers.

@@ -47,6 +47,10 @@ pub struct StreamReport {
     pub resumed_from: Option<u64>,
     /// Events that it was sent again.
     pub resumed_events: usize,
+    /// Events that are kept for a reader that comes back.
+    pub kept: usize,
+    /// The number of its call for the recorder.
+    pub mark: Mark,
 }
 
 /// A server request that the client has not answered.
@@ -73,7 +77,9 @@ impl Session {
         let (readers, events, event_bytes) = state.outbox.usage();
         let streams = match &state.outbox {
             Outbox::Single(_) => Vec::new(),
-            Outbox::Streams(streams) => streams.all().map(stream_report).collect(),
+            Outbox::Streams(streams) => {
+                streams.all().map(|stream| stream_report(stream, streams.kept_of(stream))).collect()
+            }
         };
         let question = |pending: &super::PendingServerRequest| QuestionReport {
             id: pending.id,
@@ -108,7 +114,7 @@ impl Session {
     }
 }
 
-fn stream_report(stream: &SseStream) -> StreamReport {
+fn stream_report(stream: &SseStream, kept: usize) -> StreamReport {
     StreamReport {
         number: stream.number,
         position: stream.last_position,
@@ -117,5 +123,7 @@ fn stream_report(stream: &SseStream) -> StreamReport {
         resumed: stream.resumed,
         resumed_from: stream.resumed_from,
         resumed_events: stream.resumed_events,
+        kept,
+        mark: stream.mark,
     }
 }

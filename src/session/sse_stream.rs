@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::http::sse;
 use crate::protocol::{Id, Raw};
+use crate::recorder::Mark;
 use crate::store::{EventId, EventLog};
 
 /// Read position and readers of one stream. Its events are in the session's [`EventLog`].
@@ -32,6 +33,8 @@ pub(super) struct SseStream {
     pub(super) resumed_from: Option<u64>,
     /// Events that the last one was sent again.
     pub(super) resumed_events: usize,
+    /// The number of its call for the recorder.
+    pub(super) mark: Mark,
     /// Requests still to be answered on this stream; tracked for persisted sessions only.
     pub(super) expected_responses: Vec<Id>,
 }
@@ -94,6 +97,7 @@ impl SseStream {
             resumed: 0,
             resumed_from: None,
             resumed_events: 0,
+            mark: Mark::NONE,
             expected_responses: Vec::new(),
         }
     }

@@ -61,7 +61,7 @@ async fn the_newest_listening_reader_is_served_and_the_previous_one_succeeds_it(
 async fn a_completed_stream_can_be_resumed_from_any_event() {
     let sessions = sessions();
     let session = open(&sessions);
-    let (stream, reader) = session.open_stream().unwrap();
+    let (stream, reader) = session.open_stream(Mark::NONE).unwrap();
     drop(reader);
     for n in 0..3u8 {
         session.send(stream, Bytes::from(n.to_string()));
@@ -118,7 +118,7 @@ async fn unread_events_of_a_detached_reader_go_to_the_previous_one() {
 async fn a_call_waits_for_a_lagging_reader() {
     let sessions = sessions();
     let session = open(&sessions);
-    let (stream, mut reader) = session.open_stream().unwrap();
+    let (stream, mut reader) = session.open_stream(Mark::NONE).unwrap();
     let sender = Arc::clone(&session);
     let sending = tokio::spawn(async move {
         for n in 0..900 {

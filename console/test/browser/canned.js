@@ -651,7 +651,8 @@ export function answer(path) {
                 server: 'tickets',
                 title: null,
                 description: `Does ${name}.`,
-                bytes: 412
+                bytes: 412,
+                left_out: name === 'close_ticket' ? ['title', 'outputSchema'] : []
             })),
             prompts: [],
             resources: [],
@@ -667,7 +668,8 @@ export function answer(path) {
                     kind: 'call',
                     position: '3-41',
                     kept: 38,
-                    kept_bytes: 11000,
+                    read: '3-41',
+                    call: rows[3].id,
                     attached: true,
                     resumed: 2,
                     resumed_from: '3-29',

@@ -370,6 +370,27 @@ test('a tool shows how often it was called, and that its description changed', a
     await page.context().close();
 });
 
+test('small things: what a revision sees, streams, lines of one server, and that nothing is recorded', async () => {
+    const page = await open();
+    await answerWith(page, path => {
+        if (path === 'calls') return { status: 200, body: lists };
+        if (path !== 'recording') return answer(path);
+        return { status: 200, body: { ...api.recording, on: false, mode: 'off', bodies: false, bodies_until: null } };
+    });
+    await visit(page, '/groups/support');
+    await page.locator('th', { hasText: 'Seen by 2026-07-28 as' }).waitFor();
+    await page.locator('tbody tr', { hasText: 'close_ticket' }).getByText('no title, no output schema').waitFor();
+    await visit(page, `/sessions?open=${encodeURIComponent(api.sessions.items[0].id)}`);
+    await page.locator('.steps li', { hasText: '38 events kept' }).getByRole('link', { name: 'rialto-1.rv' }).waitFor();
+    await visit(page, '/servers/tickets');
+    await page.locator('.lines dt', { hasText: 'p99' }).waitFor();
+    assert.equal(await page.locator('.lines svg path.fill').count(), 2);
+    await visit(page, '/traffic');
+    await page.getByText('Nothing is recorded', { exact: true }).waitFor();
+    assert.equal(await page.getByText('Calls appear here from now on').count(), 0);
+    await page.context().close();
+});
+
 test('ten thousand rows, a thousand tools and a hundred servers', async () => {
     const page = await open();
     const servers = Array.from({ length: 100 }, (_, n) => ({ ...api.servers.items[0], name: `server${n}` }));

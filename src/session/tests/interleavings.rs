@@ -27,7 +27,7 @@ fn streams() -> Outbox {
 fn open_call(outbox: &Shared) -> (u32, u64) {
     let mut outbox = outbox.lock().unwrap();
     let Outbox::Streams(streams) = &mut *outbox else { panic!("{outbox:?}") };
-    streams.open(None)
+    streams.open(Mark::NONE, None)
 }
 
 /// Reads until the stream ends; returns the bodies of the messages.

@@ -736,7 +736,7 @@ async fn a_response_queued_behind_a_slow_reader_survives_the_drain() {
     let local_session = a.inbound.sessions.get(session_id(&session.id)).unwrap();
     let id = rialto::protocol::Id::from(5);
     let running = local_session.begin_call(id.clone()).unwrap();
-    let (stream, unread) = local_session.open_stream().unwrap();
+    let (stream, unread) = local_session.open_stream(rialto::recorder::Mark::NONE).unwrap();
     local_session.expect_response(stream, || vec![id.clone()]);
     for _ in 0..300 {
         local_session.send(stream, Bytes::from_static(b"{}"));

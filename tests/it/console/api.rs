@@ -29,6 +29,11 @@ async fn every_answer_is_as_the_document_says() {
         let group = get(&rialto, &format!("groups/default?as={revision}")).await;
         assert!(!group["tools"].as_array().unwrap().is_empty() && group["as"] == revision);
         let seen: Value = serde_json::from_str(group["seen"]["tools/list"].as_str().unwrap()).unwrap();
+        for (entry, tool) in group["tools"].as_array().unwrap().iter().zip(seen["tools"].as_array().unwrap()) {
+            let left_out = entry["left_out"].as_array().unwrap();
+            assert!(left_out.iter().all(|name| tool.get(name.as_str().unwrap()).is_none()), "{entry} {tool}");
+            assert_eq!(left_out.contains(&json!("title")), revision < "2025-06-18", "{revision}: {entry}");
+        }
         assert!(seen["tools"].is_array(), "{revision}");
     }
     for path in ["groups", "groups/default/why?name=getElement", "questions", "bridge", "config", "nodes"] {

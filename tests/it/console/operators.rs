@@ -207,6 +207,8 @@ async fn questions_name_the_server_and_show_their_words_to_those_who_may_see_bod
     let two = wait(&rialto, "questions", |page| page["items"].as_array().unwrap().len() == 2).await;
     for question in two["items"].as_array().unwrap() {
         assert_eq!((&question["server"], &question["text"]), (&json!("notes"), &Value::Null), "{question}");
+        let (asked, until) = (question["asked"].as_str().unwrap(), question["until"].as_str().unwrap());
+        assert!(until > asked, "both say until when: {question}");
     }
     assert_eq!(asked(&rialto, "PUT", "recording").body("{\"bodies\":true}").status().await, 200);
     let shown = wait(&rialto, "questions", |page| page["items"][1]["call"].is_string()).await;
@@ -289,12 +291,18 @@ async fn a_resumed_stream_shows_from_where_and_how_many_events_came_again() {
     }
     assert_eq!(repeated, ids[2..]);
     let id = get(&rialto, "sessions").await["items"][0]["id"].as_str().unwrap().to_owned();
-    let shown = get(&rialto, &format!("sessions/{id}")).await;
-    let streams = shown["open_streams"].as_array().unwrap();
-    let stream = streams.iter().find(|stream| stream["kind"] == "call").unwrap();
+    let of_call = |shown: &Value| {
+        let streams = shown["open_streams"].as_array().unwrap();
+        streams.iter().find(|stream| stream["kind"] == "call").unwrap().clone()
+    };
+    let is_recorded = |shown: &Value| of_call(shown)["call"].is_string();
+    let shown = wait(&rialto, &format!("sessions/{id}"), is_recorded).await;
+    let stream = of_call(&shown);
     let from = ids[1].replace('.', "-");
     assert_eq!((&stream["resumed"], &stream["resumed_from"]), (&json!(1), &json!(from)), "{shown:#}");
-    assert_eq!(stream["resumed_events"], 2, "{shown:#}");
+    assert_eq!((&stream["resumed_events"], &stream["kept"]), (&json!(2), &json!(3)), "{shown:#}");
+    let call = get(&rialto, &format!("calls/{}", stream["call"].as_str().unwrap())).await;
+    assert_eq!((&call["method"], &call["name"]), (&json!("tools/call"), &json!("do")), "{shown:#}");
     let is_stream = |row: &&Value| row["method"] == "GET /mcp";
     let has_stream = |page: &Value| page["items"].as_array().unwrap().iter().any(|row| is_stream(&row));
     let rows = wait(&rialto, "calls", has_stream).await;
