@@ -104,7 +104,7 @@ fn one(request: &AdminRequest) -> ApiResult {
                 "title": text_member(entry.item, "title"),
                 "description": text_member(entry.item, "description"),
                 "bytes": entry.item.as_bytes().len(),
-                "left_out": sent.get(&*entry.exposed).map(|sent| left_out(entry.item, sent)),
+                "left_out": sent.get(entry.exposed).map(|sent| left_out(entry.item, sent)),
             })
         };
         let shown = view.entries(list).enumerate().filter(|(n, _)| is_shown(list, n));
