@@ -580,7 +580,7 @@ mod tests {
     fn begun(tries: &Tries, id: &str) -> Arc<TriedCall> {
         let call = Arc::new(TriedCall {
             id: id.to_owned(),
-            operator: "ann".into(),
+            operator: Operator { name: "ann".into(), may: Act, principal: None },
             group: None,
             server: None,
             method: "tools/call".to_owned(),
