@@ -1,11 +1,15 @@
 //! Handshake-era SSE: which stream carries which message, resumption by Last-Event-ID, cancellation, slow readers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rialto::call::ChangeEvent;
+use rialto::gateway::{DEFAULT_GROUP, GatewayConfig, GroupConfig};
+use rialto::upstream::{SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 
 use crate::harness::{HANDSHAKE, Rialto, call, notification, request, survey, until};
+use crate::scripted_server::{ScriptedServer, ServerTransport};
 
 #[tokio::test]
 async fn a_quick_response_is_json_and_progress_makes_it_sse() {
@@ -139,20 +143,27 @@ async fn an_unknown_last_event_id_is_400() {
 
 #[tokio::test]
 async fn a_last_event_id_beyond_the_end_of_its_stream_is_400() {
-    let rialto = Rialto::start().await;
+    let server = ScriptedServer::start("server", ServerTransport::Http).await;
+    let spec = UpstreamSpec::new("server", SpecKind::Target(server.target()));
+    let groups = vec![GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&spec.name)])];
+    let rialto = Rialto::with(|settings| settings.gateway = GatewayConfig { upstreams: vec![spec], groups }).await;
     let session = rialto.open("2025-11-25").await;
-    // Quiet for as long as the test looks at it: its next event would be ahead of all others.
-    let mut running = session.post(&survey(1, 118, 1000)).go().await.events();
+    let run = |id: u64, steps: Value| session.post(&call(id, "do", json!({ "steps": steps })));
+    // Quiet until the gate opens: its next event would be ahead of all others.
+    let steps = json!([{ "progress": 1 }, { "wait": "go" }, { "progress": 2 }, { "wait": "end" }]);
+    let mut running = run(1, steps).go().await.events();
     let primed = running.next().await.unwrap().id.unwrap();
     assert!(running.message().await.is_some());
     let (stream, _) = primed.split_once('.').unwrap();
     // Positions are shared by all streams, so these exist; they are ahead of the stream that is resumed.
-    let other = session.post(&survey(2, 118, 0)).go().await.events().rest_events().await;
+    let steps = json!([{ "progress": 1 }, { "progress": 2 }, { "progress": 3 }, { "progress": 4 }]);
+    let other = run(2, steps).go().await.events().rest_events().await;
     let (_, ahead) = other.last().unwrap().id.as_deref().unwrap().split_once('.').unwrap();
     for id in [format!("{stream}.{ahead}"), format!("0.{ahead}")] {
         assert_eq!(session.resume(&id).status().await, 400, "{id}");
     }
     // The call and its stream go on.
+    server.open("go");
     assert!(running.message().await.is_some());
     assert_eq!(session.post(&request(3, "ping", json!({}))).status().await, 200);
 }
