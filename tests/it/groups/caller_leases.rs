@@ -9,6 +9,18 @@ const TRANSPORTS: [ServerTransport; 3] = [ServerTransport::Http, ServerTransport
 const ONE: &str = "res://one";
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
+/// An upstream whose leases last as long as a test: none ends between two of its calls.
+fn lasting(server: &ScriptedServer) -> UpstreamSpec {
+    let mut spec = spec(server);
+    spec.lease_idle_timeout = 10 * TEST_TIMEOUT;
+    spec
+}
+
+/// Gateway with these servers in the default group, whose leases last.
+async fn lasting_group(servers: &[&ScriptedServer]) -> Rialto {
+    gateway(default_group_of(servers.iter().map(|server| lasting(server)).collect())).await
+}
+
 /// Sends a per-request-era request with these client capabilities; returns the response.
 async fn ask_with(rialto: &Rialto, capabilities: &Value, method: &str, mut params: Value) -> Value {
     let mut body = modern(1.into(), method, params.take());
@@ -41,7 +53,7 @@ async fn listen(rialto: &Rialto, notifications: Value) -> (Value, Events) {
 async fn a_stateless_client_hears_and_lists_what_its_calls_did() {
     for transport in TRANSPORTS {
         let server = ScriptedServer::start("server", transport).await;
-        let rialto = group(&[&server]).await;
+        let rialto = lasting_group(&[&server]).await;
         let none = json!({});
         let wanted = json!({ "toolsListChanged": true, "resourceSubscriptions": [ONE] });
         let (granted, mut events) = listen(&rialto, wanted.clone()).await;
@@ -72,7 +84,7 @@ async fn grown_tools_of_a_stateless_client_can_be_called_in_a_group() {
         ScriptedServer::start("one", ServerTransport::Stdio).await,
         ScriptedServer::start("other", ServerTransport::Http).await,
     );
-    let rialto = group(&[&one, &other]).await;
+    let rialto = lasting_group(&[&one, &other]).await;
     let uri = format!("rialto://one/{ONE}");
     let wanted = json!({ "toolsListChanged": true, "resourceSubscriptions": [uri] });
     let (granted, mut events) = listen(&rialto, wanted.clone()).await;
@@ -95,7 +107,7 @@ async fn grown_tools_of_a_stateless_client_can_be_called_in_a_group() {
 async fn spellings_of_client_capabilities_do_not_multiply_leases() {
     for transport in TRANSPORTS {
         let server = ScriptedServer::start("server", transport).await;
-        let rialto = group(&[&server]).await;
+        let rialto = lasting_group(&[&server]).await;
         let mut sessions = std::collections::BTreeSet::new();
         for n in 0..40 {
             let capabilities = json!({ "experimental": { "n": n }, "elicitation": { "form": { "n": n } } });
@@ -109,7 +121,7 @@ async fn spellings_of_client_capabilities_do_not_multiply_leases() {
 async fn parallel_calls_of_a_stateless_client_share_its_lease() {
     for transport in TRANSPORTS {
         let server = ScriptedServer::start("server", transport).await;
-        let rialto = group(&[&server]).await;
+        let rialto = lasting_group(&[&server]).await;
         let (client, host) = client(&rialto, ClientTransport::PerRequest, "ada").await;
         let ask = json!({ "ask": { "method": "roots/list" } });
         let one = async |gate: &str| call(&client, "do", json!({ "steps": [{ "wait": gate }, ask] })).await;
@@ -129,7 +141,7 @@ async fn parallel_calls_of_a_stateless_client_share_its_lease() {
 
 /// Two clients with sessions, and a server that has room for the lease of one.
 async fn two_clients_for_one_lease(server: &ScriptedServer) -> (Rialto, Client, Client) {
-    let mut spec = spec(server);
+    let mut spec = lasting(server);
     spec.max_leases = 1;
     let rialto = gateway(default_group_of(vec![spec])).await;
     let (ada, _) = client(&rialto, ClientTransport::Http, "ada").await;
@@ -155,9 +167,8 @@ async fn an_idle_lease_is_closed_before_anybody_is_refused() {
 #[tokio::test]
 async fn one_caller_cannot_take_every_lease() {
     let server = ScriptedServer::start("server", ServerTransport::Http).await;
-    let mut spec = spec(&server);
+    let mut spec = lasting(&server);
     spec.max_leases_per_caller = 1;
-    spec.lease_idle_timeout = TEST_TIMEOUT;
     let rialto = gateway(default_group_of(vec![spec])).await;
     for capabilities in [json!({}), json!({ "roots": {} }), json!({ "sampling": {} })] {
         call_with(&rialto, &capabilities, json!([])).await;
