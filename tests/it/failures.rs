@@ -72,7 +72,10 @@ impl Told {
     }
 }
 
-/// The upstream `bad`, with short timeouts.
+/// A timeout that no call of a test reaches, however busy the machine is.
+const OUT_OF_REACH: Duration = TEST_TIMEOUT.saturating_mul(3);
+
+/// The upstream `bad`, with short timeouts but those of calls.
 fn upstream(target: Target) -> UpstreamSpec {
     let mut spec = UpstreamSpec::new("bad", SpecKind::Target(target));
     spec.settings = ConnectionSettings {
@@ -80,11 +83,18 @@ fn upstream(target: Target) -> UpstreamSpec {
         ping_interval: Some(Duration::from_millis(200)),
         connect_timeout: Duration::from_secs(2),
         discovery_timeout: Duration::from_secs(2),
-        idle_timeout: IDLE_TIMEOUT,
-        total_timeout: TOTAL_TIMEOUT,
+        idle_timeout: OUT_OF_REACH,
+        total_timeout: OUT_OF_REACH,
         message_bytes: MESSAGE_BYTES,
         ..ConnectionSettings::default()
     };
+    spec
+}
+
+/// The upstream `bad` whose silence ends a call soon.
+fn impatient(target: Target) -> UpstreamSpec {
+    let mut spec = upstream(target);
+    spec.settings.idle_timeout = IDLE_TIMEOUT;
     spec
 }
 
@@ -167,11 +177,14 @@ async fn silence_and_the_total_timeout_have_texts_of_their_own() {
     let steps: Vec<Value> = (1..100).flat_map(|n| [json!({ "progress": n }), json!({ "pause": 50 })]).collect();
     for transport in ALL_TRANSPORTS {
         let bad = ScriptedServer::start("bad", transport).await;
-        let rialto = serve(upstream(bad.target())).await;
+        let mut spec = upstream(bad.target());
+        spec.settings.total_timeout = TOTAL_TIMEOUT;
+        let rialto = serve(spec).await;
         for revision in CLIENT_REVISIONS {
             let busy = told(&rialto, revision, "do", json!({ "steps": steps })).await;
             assert_eq!(busy, Told::new("timed_out", "did not finish within 1500 ms", MAY_HAVE_RUN), "{transport:?}");
         }
+        let rialto = serve(impatient(bad.target())).await;
         bad.inject_fault("tools/call", InjectedFault::Hang);
         for revision in CLIENT_REVISIONS {
             let silent = told(&rialto, revision, "echo", json!({})).await;
@@ -213,7 +226,7 @@ async fn an_answer_that_is_not_json_violates_the_protocol() {
     }
     // Over HTTP+SSE the answer to the POST is not the answer to the call, which is missed on the stream.
     let bad = ScriptedServer::start("bad", ServerTransport::Sse).await;
-    let rialto = serve(upstream(bad.target())).await;
+    let rialto = serve(impatient(bad.target())).await;
     bad.inject_fault("tools/call", InjectedFault::RawResponse(200, "<html>".into()));
     assert_eq!(told(&rialto, "2025-11-25", "echo", json!({})).await.kind, "silent");
 }
@@ -222,9 +235,7 @@ async fn an_answer_that_is_not_json_violates_the_protocol() {
 async fn a_connection_that_breaks_after_sending_leaves_the_outcome_open() {
     for transport in ALL_TRANSPORTS {
         let bad = ScriptedServer::start("bad", transport).await;
-        let mut spec = upstream(bad.target());
-        (spec.settings.idle_timeout, spec.settings.total_timeout) = (TEST_TIMEOUT, TEST_TIMEOUT);
-        let rialto = serve(spec).await;
+        let rialto = serve(upstream(bad.target())).await;
         bad.inject_fault("tools/call", InjectedFault::Hang);
         let (told, ()) = tokio::join!(told(&rialto, "2025-11-25", "echo", json!({})), async {
             bad.wait_received("tools/call", 1).await;
@@ -406,7 +417,9 @@ async fn a_child_fails_in_its_own_ways() {
             Told::new("too_large", "sent a message of more than 65536 bytes", MAY_HAVE_RUN),
         ),
     ] {
-        let rialto = serve(upstream(shell_server(on_call))).await;
+        // Where the child is not to be found silent it may take its time.
+        let make = if expected.kind == "silent" { impatient } else { upstream };
+        let rialto = serve(make(shell_server(on_call))).await;
         assert_eq!(told(&rialto, "2025-11-25", "echo", json!({})).await, expected, "{on_call}");
     }
 }
