@@ -23,6 +23,7 @@ export const PAGES = {
     n: '#/cluster'
 };
 
+/** By the clock of events: what counts is when keys were pressed, not when a busy page came to them. */
 let chordUntil = 0;
 
 /** Name of a key as the maps have it: `a`, `Shift+c`, `Ctrl+Enter`, `ArrowDown`. @param {KeyboardEvent} event */
@@ -55,8 +56,8 @@ const everywhere = {
             paused.value = !paused.value;
             say(paused.value ? 'The page is held still' : 'The page goes on');
         },
-        g: () => {
-            chordUntil = Date.now() + CHORD_TIMEOUT;
+        g: event => {
+            chordUntil = event.timeStamp + CHORD_TIMEOUT;
         }
     },
     about: [
@@ -95,7 +96,7 @@ function onKey(event) {
         event.target.closest('button, a[href], summary, input')
     )
         return;
-    if (chordUntil > Date.now()) {
+    if (chordUntil > event.timeStamp) {
         chordUntil = 0;
         const to = PAGES[/** @type {keyof typeof PAGES} */ (name)];
         if (to) {

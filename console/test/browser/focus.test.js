@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { addresses, api, callOf, clientOf, watch, work } from './office.js';
-import { finish, tabTo, until, visit } from './setup.js';
+import { finish, open, pressInTurn, tabTo, until, visit } from './setup.js';
 
 after(finish);
 let [page, call] = /** @type {any[]} */ ([]);
@@ -55,20 +55,21 @@ const isIn = selector => page.evaluate(within => Boolean(document.activeElement?
 /** Goes to another page from a control of the one that is shown. @param {string} letter @param {string} name */
 async function goBy(letter, name) {
     await tabTo(page, page.getByRole('button', { name: 'Find or go to' }));
-    await press('g');
-    await press(letter);
+    await pressInTurn(page, 'g', letter);
     await heading(name);
     await stillHeld(`g ${letter}`);
     assert.ok(await isIn('main'), `the focus is on the page that one went to, ${name}`);
 }
 
 before(async () => {
-    page = await watch();
+    // Another page sees to it that calls are recorded and kept, however long this one is elsewhere.
+    await watch();
+    page = await open();
     await page.addInitScript(watchFocus);
     await work();
     await until(async () => (await api('calls?q=client:old-ide&limit=500')).items.length > 7, 'the calls are recorded');
     call = await callOf('tickets__close_ticket', '2026-07-28');
-    await page.reload();
+    await visit(page, '/traffic');
     await heading('Traffic');
 });
 

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { answer } from './canned.js';
-import { answerWith, checkAxe, finish, open, PAGES, until, visit } from './setup.js';
+import { answerWith, checkAxe, finish, open, PAGES, pressInTurn, until, visit } from './setup.js';
 
 after(finish);
 
@@ -26,8 +26,7 @@ test('g and a letter go to every page', async () => {
         ['n', 'Cluster'],
         ['o', 'Overview']
     ]) {
-        await page.keyboard.press('g');
-        await page.keyboard.press(letter);
+        await pressInTurn(page, 'g', letter);
         await heading(page, name);
     }
     await page.context().close();

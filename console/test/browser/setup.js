@@ -141,6 +141,9 @@ export async function tabTo(page, wanted) {
     assert.fail(`Tab does not come to ${wanted}`);
 }
 
+/** Presses keys one after the other, without waiting in between. @param {any} page @param {string[]} keys */
+export const pressInTurn = (page, ...keys) => Promise.all(keys.map(one => page.keyboard.press(one)));
+
 /** Goes to a list of options with Tab and chooses one with the arrows. @param {any} page @param {any} list Locator. @param {string} value */
 export async function chooseByKeys(page, list, value) {
     await list.getByText(value, { exact: true }).waitFor({ state: 'attached' });
