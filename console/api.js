@@ -7,7 +7,7 @@ import { effect, signal, useEffect, useRef, useSignal, useState } from './ui.js'
 const BASE = new URL('admin/v1/', document.baseURI);
 const STORED = 'rialto.key';
 const channel = typeof BroadcastChannel === 'function' ? new BroadcastChannel('rialto.console') : null;
-/** How long a new tab waits for another one to hand over the key. */
+/** How long a new tab waits for another one to hand over the key before it asks for one; a later key is taken up, too. */
 const HANDOVER_TIMEOUT = 300;
 
 let key = '';
@@ -36,8 +36,14 @@ export function setKey(value) {
     }
 }
 
+/** What follows when another tab hands over the key that is missing here, however late. */
+let takenUp = () => {};
+
 channel?.addEventListener('message', ({ data }) => {
     if (data?.ask && key) channel.postMessage({ key });
+    if (!data?.key || key) return;
+    setKey(data.key);
+    takenUp();
 });
 
 /** Takes the key out of the address, or from this tab's storage, or from another tab of this origin. */
@@ -57,8 +63,9 @@ export async function findKey() {
     if (!key && channel) await handover(channel);
 }
 
-/** Takes up a link with a key that is opened in this tab. @param {() => void} found */
+/** Takes up a link with a key that is opened in this tab, and a key that another tab hands over. @param {() => void} found */
 export function watchForKeys(found) {
+    takenUp = found;
     addEventListener('hashchange', async () => {
         if (!location.hash.startsWith('#key=')) return;
         await findKey();
@@ -69,14 +76,8 @@ export function watchForKeys(found) {
 /** @param {BroadcastChannel} from */
 function handover(from) {
     return new Promise(resolve => {
-        const timer = setTimeout(resolve, HANDOVER_TIMEOUT, undefined);
-        from.addEventListener('message', function heard({ data }) {
-            if (!data?.key || key) return;
-            setKey(data.key);
-            clearTimeout(timer);
-            from.removeEventListener('message', heard);
-            resolve(undefined);
-        });
+        takenUp = () => resolve(undefined);
+        setTimeout(resolve, HANDOVER_TIMEOUT, undefined);
         from.postMessage({ ask: true });
     });
 }
@@ -92,8 +93,9 @@ export function apiUrl(path, query = {}) {
 
 /** @param {string} path @param {RequestInit & { query?: Record<string, any>, body?: any, headers?: Record<string, string> }} [init] @returns {Promise<Response>} */
 export async function request(path, { query, body, headers, ...init } = {}) {
+    const sent = key;
     const all = {
-        authorization: `Bearer ${key}`,
+        authorization: `Bearer ${sent}`,
         ...(init.method && init.method !== 'GET' ? { 'content-type': 'application/json' } : {}),
         ...headers
     };
@@ -114,7 +116,8 @@ export async function request(path, { query, body, headers, ...init } = {}) {
     }
     if (response.ok) return response;
     const said = await response.json().catch(() => ({}));
-    if (response.status === 401) signedOut(said.error?.message);
+    // A key that came meanwhile was not refused.
+    if (response.status === 401 && key === sent) signedOut(said.error?.message);
     throw new ApiError(response.status, said.error ?? {});
 }
 

@@ -1,6 +1,6 @@
 // The frame: navigation, the bar on top, strips, dialogs, and the page that the address names.
 
-import { findKey, get, watchForKeys } from './api.js';
+import { currentKey, findKey, get, watchForKeys } from './api.js';
 import { startKeys } from './keys.js';
 import { goneOf, startLive, stream, tryAgain, useLive } from './live.js';
 import { Bridge } from './pages/bridge.js';
@@ -49,11 +49,14 @@ const CALL = { id: 'calls', label: 'Call', icon: 'traffic', view: CallPage };
 const startError = signal(/** @type {{ message: string, hint?: string } | null} */ (null));
 
 async function loadMe() {
+    const tried = currentKey();
     try {
         me.value = await get('me');
         signInReason.value = null;
         startError.value = null;
     } catch (error) {
+        // Another key that came meanwhile is being tried.
+        if (currentKey() && currentKey() !== tried) return;
         startError.value = /** @type {any} */ (error);
     }
 }

@@ -37,6 +37,43 @@ test('a second tab gets the key from the first', async () => {
     await page.context().close();
 });
 
+/** Another tab that has no key itself, and hands over the key when it is told to. @param {any} context */
+async function lateTab(context) {
+    const tab = await context.newPage();
+    await tab.goto(`${page_url}#/`);
+    await tab.getByRole('heading', { name: 'Sign in to the console' }).waitFor();
+    return () => tab.evaluate(late => new BroadcastChannel('rialto.console').postMessage({ key: late }), key);
+}
+
+test('a key that another tab hands over late is taken up by the sign-in page', async () => {
+    const page = await open();
+    const handOver = await lateTab(page.context());
+    await page.goto(`${page_url}#/servers`);
+    await page.getByRole('heading', { name: 'Sign in to the console' }).waitFor();
+    await handOver();
+    await page.getByRole('heading', { name: 'Servers', level: 1 }).waitFor();
+    await page.context().close();
+});
+
+test('a key that comes while one asks without it is kept', async () => {
+    const page = await open();
+    const handOver = await lateTab(page.context());
+    await page.route(
+        '**/admin/v1/me',
+        async route => {
+            await handOver();
+            await page.waitForFunction(() => sessionStorage.getItem('rialto.key'));
+            await route.continue();
+        },
+        { times: 1 }
+    );
+    await page.goto(`${page_url}#/servers`);
+    await page.getByRole('heading', { name: 'Servers', level: 1 }).waitFor();
+    await until(() => page.evaluate(() => Boolean(sessionStorage.getItem('rialto.key'))), 'the key is kept');
+    await page.getByRole('navigation', { name: 'Console' }).getByText('Signed in as').waitFor();
+    await page.context().close();
+});
+
 test('without a key, or with a wrong one, the sign-in page asks and goes back to where one was', async () => {
     const page = await open();
     await page.goto(`${page_url}#/config`);
