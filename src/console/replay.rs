@@ -58,8 +58,10 @@ pub(super) async fn replay(request: AdminRequest) -> ApiResult {
         Some(word) => Revision::parse(word).ok_or_else(|| ApiError::invalid(format!("{word:?} is no revision")))?,
         None => recorded.field(field).and_then(Revision::parse).unwrap_or(Revision::NEWEST),
     };
-    calls.wait_until_on().await;
     let not_recorded = || ApiError::new(StatusCode::CONFLICT, "not_recorded", "calls are not recorded here");
+    if !calls.wait_until_on().await {
+        return Err(not_recorded());
+    }
     let record = inbound.access_log.begin().ok_or_else(not_recorded)?;
     let identity = Arc::new(Identity::new(&*request.operator.name, Credential::Local));
     record.note_identity(&identity);

@@ -28,7 +28,7 @@ use crate::policy::Operator;
 use crate::policy::OperatorRight::{self, Act};
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 use crate::recorder::SummaryField;
-use crate::recording::StoredCall;
+use crate::recording::{RecordMode, StoredCall};
 use crate::redact::redact;
 use crate::upstream::SpecKind;
 use crate::workers::Workers;
@@ -133,9 +133,11 @@ const MAX_NOTIFICATION_BYTES: usize = 1 << 20;
 const TRY_TIME: Duration = Duration::from_secs(900);
 /// Requests of one tried call that are looked at for its first.
 const MAX_ROUNDS: usize = 100;
-/// How often, and how many times, the recorded call of a try is looked for after its end.
+/// How long the recorded call of a try is looked for after its end: the thread that collects gives way to calls.
+const RECORD_LOOK_TIME: Duration = Duration::from_secs(60);
+/// The time between the first two looks, and the longest one: each goes through the calls that are kept.
 const RECORD_LOOK_INTERVAL: Duration = Duration::from_millis(50);
-const RECORD_LOOKS: usize = 40;
+const RECORD_LOOK_MAX_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a probe may take.
 const PROBE_TIME: Duration = Duration::from_secs(30);
 
@@ -166,11 +168,13 @@ impl TriedCall {
 
     /// Tells streams the id of the recorded call, which is known a moment after its end.
     async fn publish_recorded(&self) {
-        for _ in 0..RECORD_LOOKS {
+        let (end, mut interval) = (Instant::now() + RECORD_LOOK_TIME, RECORD_LOOK_INTERVAL);
+        while Instant::now() < end {
             if self.recorded_id().is_some() {
                 return self.publish();
             }
-            tokio::time::sleep(RECORD_LOOK_INTERVAL).await;
+            tokio::time::sleep(interval).await;
+            interval = (interval * 2).min(RECORD_LOOK_MAX_INTERVAL);
         }
     }
 
@@ -295,7 +299,11 @@ async fn start(request: AdminRequest) -> ApiResult {
         (group, None) => {
             let (group, inbound) = (group.as_deref().unwrap_or(DEFAULT_GROUP), console.inbound()?);
             groups::find(&inbound, group)?;
-            inbound.calls.wait_until_on().await;
+            if !inbound.calls.wait_until_on().await && inbound.calls.state().mode != RecordMode::Off {
+                let message = "the call was not made: it would not have been recorded yet";
+                let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_recorded", message);
+                return Err(error.hint("the gateway is busy; try again"));
+            }
             let target = console.own_target(group).await?;
             let named = target.with_header(REQUEST_ID.as_str(), &id);
             named.map_err(|error| ApiError::invalid(error.to_string()))?

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::messages::messages_of;
 use super::redaction::RedactionRules;
@@ -104,6 +104,8 @@ pub struct CallLog {
     /// Until when calls are recorded at the rate of an operator.
     rate_until: Mutex<Option<Instant>>,
     wake: Notify,
+    /// Whether calls are recorded, for who waits for it.
+    is_recording: watch::Sender<bool>,
     lost: AtomicU64,
     losses: Mutex<Losses>,
     /// What Rialto added to calls that were looked at for figures, by their number and when they ended.
@@ -154,6 +156,8 @@ pub struct ViewerGuard(Arc<CallLog>);
 const LOOK_BATCH: usize = 64;
 /// How often rings are read.
 const COLLECT_INTERVAL: Duration = Duration::from_millis(100);
+/// How long recording may take to begin, on a machine with other work.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often what is not shown is told.
 const LOSS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after the last call that got no mark calls count as sampled.
@@ -178,6 +182,7 @@ impl CallLog {
             looked_until: AtomicU64::new(0),
             bodies_until: Mutex::new(None),
             wake: Notify::new(),
+            is_recording: watch::Sender::new(false),
             lost: AtomicU64::new(0),
             losses: Mutex::default(),
             timed: Mutex::default(),
@@ -209,15 +214,12 @@ impl CallLog {
         }
     }
 
-    /// Waits until calls are recorded, for a moment at most.
-    pub async fn wait_until_on(&self) {
+    /// Waits until calls are recorded. False if they are not to be, or it took too long.
+    pub async fn wait_until_on(&self) -> bool {
         self.look();
-        for _ in 0..20 {
-            if self.recorder.is_on() {
-                return;
-            }
-            tokio::time::sleep(COLLECT_INTERVAL / 10).await;
-        }
+        let mut is_recording = self.is_recording.subscribe();
+        let is_on = is_recording.wait_for(|is_on| *is_on);
+        self.wanted() != Detail::Off && matches!(tokio::time::timeout(START_TIMEOUT, is_on).await, Ok(Ok(_)))
     }
 
     /// What is to be recorded now.
@@ -241,6 +243,8 @@ impl CallLog {
             if wanted != current {
                 self.switch(&mut reader, (current, wanted)).await;
                 current = wanted;
+                // Whoever looked meanwhile found calls being recorded, and woke nobody.
+                continue;
             }
             let interval = if current == Detail::Off { IDLE_INTERVAL } else { COLLECT_INTERVAL };
             let _ = tokio::time::timeout(interval, self.wake.notified()).await;
@@ -257,6 +261,7 @@ impl CallLog {
         };
         match (current, wanted) {
             (_, Detail::Off) => {
+                self.is_recording.send_replace(false);
                 reader.close().await;
                 self.store.lock().clear();
             }
@@ -264,6 +269,7 @@ impl CallLog {
             (Detail::Off, _) => reader.open(bytes / 4, body_bytes, wanted).await,
             _ => self.recorder.set_detail(wanted),
         }
+        self.is_recording.send_replace(wanted != Detail::Off);
         tracing::info!(detail = ?wanted, "recording of calls changed");
     }
 
@@ -505,5 +511,45 @@ mod tests {
         calls.set_rate(5000, MAX_BODIES_TIME);
         calls.configure(RecordingSettings { rate: 300, ..RecordingSettings::default() });
         assert_eq!((calls.state().rate, calls.state().rate_for), (300, None), "a reload ends it");
+    }
+
+    struct NoEvents;
+
+    impl RowEvents for NoEvents {
+        fn is_watched(&self) -> bool {
+            false
+        }
+
+        fn changed(&self, _: &[StoredCall], _: RowMaker) {}
+
+        fn gone(&self, _: &str) {}
+
+        fn lost(&self, _: Option<u64>, _: &str) {}
+    }
+
+    fn log(mode: RecordMode) -> Arc<CallLog> {
+        CallLog::new(Recorder::new(), RecordingSettings { mode, ..RecordingSettings::default() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn recording_that_begins_late_is_waited_for() {
+        let log = log(RecordMode::Watch);
+        let waiting = tokio::spawn({
+            let log = Arc::clone(&log);
+            async move { (log.wait_until_on().await, log.state().is_on) }
+        });
+        tokio::time::sleep(START_TIMEOUT / 2).await;
+        assert!(!waiting.is_finished());
+        tokio::spawn(Arc::clone(&log).run(Vec::new(), Arc::new(NoEvents)));
+        assert_eq!(waiting.await.unwrap(), (true, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn recording_that_does_not_begin_is_told() {
+        assert!(!log(RecordMode::Watch).wait_until_on().await);
+        // Nobody waits for what is never recorded.
+        let began = tokio::time::Instant::now();
+        assert!(!log(RecordMode::Off).wait_until_on().await);
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

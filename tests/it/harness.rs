@@ -191,6 +191,12 @@ impl Rialto {
         Session::open(self, revision, None).await
     }
 
+    /// Waits until calls are recorded, as while somebody looks.
+    pub async fn wait_recording(&self) {
+        self.inbound.calls.look();
+        until("calls are recorded", || self.inbound.calls.state().is_on).await;
+    }
+
     /// Starts the graceful shutdown; does not wait for it.
     pub fn begin_stop(&mut self) {
         let _ = self.stop.take().unwrap().send(());

@@ -65,7 +65,7 @@ async fn rows(rialto: &Rialto, query: &str, count: usize) -> Vec<Value> {
 
 async fn watched() -> Rialto {
     let rialto = Rialto::start().await;
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     rialto
 }
 
@@ -99,7 +99,7 @@ async fn nothing_is_recorded_while_nobody_watches() {
     let rialto = Rialto::start().await;
     assert!(!rialto.inbound.calls.state().is_on);
     call(&rialto, "unseen").await;
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     call(&rialto, "seen").await;
     let found = rows(&rialto, "method:tools/call", 1).await;
     assert_eq!(found.len(), 1);
@@ -110,7 +110,7 @@ async fn nothing_is_recorded_while_nobody_watches() {
 async fn recording_ends_and_frees_everything_after_the_last_viewer() {
     let rialto = Rialto::with(|settings| settings.recording.linger = Duration::from_millis(300)).await;
     let viewer = rialto.inbound.calls.watch();
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     call(&rialto, "seen").await;
     rows(&rialto, "", 1).await;
     drop(viewer);
@@ -126,7 +126,7 @@ async fn recorded_calls_never_take_more_than_they_may() {
     const BYTES: usize = 1 << 20;
     let rialto = Rialto::with(|settings| settings.recording.bytes = BYTES).await;
     let _viewer = rialto.inbound.calls.watch();
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     let text = "x".repeat(30_000);
     let mut most = 0;
     let newest =
@@ -146,7 +146,7 @@ async fn recorded_calls_never_take_more_than_they_may() {
 async fn a_recorder_that_is_off_stays_off() {
     let rialto = Rialto::with(|settings| settings.recording.mode = RecordMode::Off).await;
     let _viewer = rialto.inbound.calls.watch();
-    rialto.inbound.calls.wait_until_on().await;
+    assert!(!rialto.inbound.calls.wait_until_on().await);
     call(&rialto, "unseen").await;
     assert!(!rialto.inbound.calls.state().is_on);
     assert!(rialto.inbound.calls.newest(u64::MAX, |_| true, 10).is_empty());

@@ -46,7 +46,7 @@ async fn calls_of_all_nodes_are_one_list_and_are_opened_at_any_node() {
     let store: Arc<dyn ClusterStore> = MemoryStore::new();
     let (a, mut b) = (node(&store, "a").await, node(&store, "b").await);
     for node in [&a, &b] {
-        node.inbound.calls.wait_until_on().await;
+        node.wait_recording().await;
     }
     for n in 0..6 {
         call(if n % 2 == 0 { &a } else { &b }, "Fe").await;
@@ -206,7 +206,7 @@ async fn a_relayed_call_is_recorded_at_both_of_its_nodes() {
         let group = GroupConfig::new(DEFAULT_GROUP, [Arc::from("db")]);
         let config = GatewayConfig { upstreams: vec![spec(&server)], groups: vec![group] };
         let rialto = node_with(&store, name, |settings| settings.gateway = config).await;
-        rialto.inbound.calls.wait_until_on().await;
+        rialto.wait_recording().await;
         rialto
     };
     let (a, b) = (start("a").await, start("b").await);
@@ -256,7 +256,7 @@ async fn a_call_that_the_owner_had_no_room_for_was_not_served_there() {
     let a = node(&(Arc::clone(&memory) as Arc<dyn ClusterStore>), "a").await;
     let store = FaultyStore::over(&memory);
     let b = node(&(Arc::clone(&store) as Arc<dyn ClusterStore>), "b").await;
-    b.inbound.calls.wait_until_on().await;
+    b.wait_recording().await;
     let session = a.open("2025-11-25").await;
     store.has_full_mailboxes.store(true, Ordering::SeqCst);
     let call = request(7, "tools/call", json!({ "name": "getElement", "arguments": { "name": "Fe" } }));

@@ -187,7 +187,7 @@ async fn questions_name_the_server_and_show_their_words_to_those_who_may_see_bod
         settings.policy.console = ConsoleAccess { tokens: OperatorTokens::new(tokens), ..ConsoleAccess::default() };
     })
     .await;
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     let words = "Close it, although two are open?";
     let schema = json!({ "type": "object", "properties": {} });
     let ask = json!({ "method": "elicitation/create", "params": { "message": words, "requestedSchema": schema } });
@@ -273,7 +273,7 @@ async fn the_time_of_a_call_is_told_by_its_parts() {
 async fn a_resumed_stream_shows_from_where_and_how_many_events_came_again() {
     let notes = ScriptedServer::start("notes", ServerTransport::Http).await;
     let rialto = serving(&notes, |_| {}).await;
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     let session = rialto.open("2025-11-25").await;
     let steps = json!([{ "progress": 1 }, { "progress": 2 }, { "progress": 3 }, { "wait": "end" }]);
     let mut events = session.post(&call(1, "do", json!({ "steps": steps }))).go().await.events();

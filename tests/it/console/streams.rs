@@ -184,7 +184,7 @@ async fn cursors_page_through_ten_thousand_calls_while_new_ones_come() {
         settings.recording.rate = u32::MAX;
     })
     .await;
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     let _watching = rialto.inbound.calls.watch();
     let make = |count: usize| {
         let rialto = &rialto;
@@ -242,7 +242,7 @@ async fn text_is_looked_for_in_messages_by_those_who_may_see_them() {
     let stream = "live?topics=call&q=in-the-note";
     let looking = ask("look", stream).go().await.events();
     let reading = ask("bodies", stream).go().await.events();
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     rialto.inbound.calls.show_bodies(Some(TEST_TIMEOUT));
     let arguments = json!({ "name": "Fe", "note": "is In-The-Note", "password": "hunter2-and-more" });
     // The second call has the text in its name, which everybody sees.

@@ -33,7 +33,7 @@ pub async fn serving(specs: Vec<UpstreamSpec>, change: impl FnOnce(&mut rialto::
         let group = rialto.inbound.gateway.group(Some(name)).unwrap();
         until("the tools are known", || group.view(Revision::NEWEST).find_by_name(List::Tools, "do").is_some()).await;
     }
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     rialto
 }
 
@@ -97,7 +97,7 @@ async fn requests_that_are_refused_have_a_row_with_their_status() {
         settings.policy.tokens = Tokens::new([("ann".to_owned(), ANN.to_owned())]);
     })
     .await;
-    rialto.inbound.calls.wait_until_on().await;
+    rialto.wait_recording().await;
     let ping = request(1, "ping", json!({}));
     let by_ann = |request: HttpRequest| request.header("authorization", &format!("Bearer {ANN}"));
     let post = |path: &str| by_ann(rialto.post(path, &ping));
