@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::arguments;
 use super::connect_args::ConnectArgs;
@@ -12,6 +13,7 @@ use super::probe;
 use crate::client::{Client, ListenRequest};
 use crate::error::{Error, Result};
 use crate::failure::FailureKind;
+use crate::mcp_client::Target;
 use crate::protocol::Raw;
 
 /// The client commands. Each takes a URL or a server name, or a command after `--`.
@@ -110,16 +112,36 @@ fn error_code(error: &Error) -> u8 {
     }
 }
 
-/// Runs `act` with a client and closes the client. SIGINT drops the running request, which cancels it at the server.
-async fn run_and_close<T>(client: Client, act: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<Option<T>> {
+/// Connects, runs `act` with the client and closes it. SIGINT ends either; a request that is running is dropped, which
+/// cancels it at the server.
+async fn with_client<T>(
+    connect: &ConnectArgs,
+    target: &Target,
+    act: impl AsyncFnOnce(&Client) -> Result<T>,
+) -> Result<Option<T>> {
+    // One handler from the start: between two of them a signal would be lost.
+    let mut interrupts = signal(SignalKind::interrupt()).ok();
+    let (client, terminal) = tokio::select! {
+        connected = connect.connect(target) => connected?,
+        () = interrupted(&mut interrupts) => return Ok(None),
+    };
     let outcome = tokio::select! {
         result = act(&client) => Some(result),
-        _ = tokio::signal::ctrl_c() => None,
+        () = interrupted(&mut interrupts) => None,
     };
     // The cancellation is sent by a task: let it run before the connection is closed.
     tokio::task::yield_now().await;
     client.close().await;
+    terminal.clear_progress();
     outcome.transpose()
+}
+
+/// Completes with SIGINT; never where it cannot be handled, and then it ends the process.
+async fn interrupted(interrupts: &mut Option<Signal>) {
+    match interrupts {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
 }
 
 /// The exit code, or [`EXIT_INTERRUPTED`] after SIGINT.
@@ -136,8 +158,7 @@ fn print_list(json: bool, name: &str, items: &[Raw], table: impl FnOnce() -> Str
 
 async fn tools(mut args: TargetArgs) -> Result<ExitCode> {
     let target = args.connect.target(&mut args.words)?;
-    let (client, _) = args.connect.connect(&target).await?;
-    let listed = run_and_close(client, async |client| client.tools().await).await?;
+    let listed = with_client(&args.connect, &target, async |client| client.tools().await).await?;
     let Some(tools) = listed else { return Ok(exit_code(None)) };
     print_list(args.connect.json, "tools", &tools, || {
         let row = |tool: &Raw| {
@@ -158,15 +179,13 @@ async fn call(mut args: CallArgs) -> Result<ExitCode> {
         return Err(Error::usage("specify which tool to call; `rialto tools` lists them"));
     }
     let name = args.words.remove(0);
-    let (client, terminal) = args.connect.connect(&target).await?;
-    let outcome = run_and_close(client, async |client| {
+    let outcome = with_client(&args.connect, &target, async |client| {
         let schema = if args.unchecked { None } else { Some(schema_of(client, &name).await?) };
         let arguments = arguments::read(&args.words, args.args.as_deref(), schema.as_ref())?;
         client.call_tool(&name, Raw::of(&arguments)).await
     })
-    .await;
-    terminal.clear_progress();
-    let Some(result) = outcome? else { return Ok(exit_code(None)) };
+    .await?;
+    let Some(result) = outcome else { return Ok(exit_code(None)) };
     let failed = result.get("isError").is_some_and(|raw| raw.as_bytes() == b"true");
     match args.connect.json {
         true => output::print_line(&result.to_string()),
@@ -192,8 +211,7 @@ async fn schema_of(client: &Client, name: &str) -> Result<Raw> {
 
 async fn resources(mut args: TargetArgs) -> Result<ExitCode> {
     let target = args.connect.target(&mut args.words)?;
-    let (client, _) = args.connect.connect(&target).await?;
-    let listed = run_and_close(client, async |client| {
+    let listed = with_client(&args.connect, &target, async |client| {
         Ok((client.resources().await?, client.templates().await.unwrap_or_default()))
     })
     .await?;
@@ -224,8 +242,7 @@ async fn read(mut args: TargetArgs) -> Result<ExitCode> {
     let Some(uri) = args.words.first().cloned() else {
         return Err(Error::usage("specify which resource to read; `rialto resources` lists them"));
     };
-    let (client, _) = args.connect.connect(&target).await?;
-    let Some(result) = run_and_close(client, async |client| client.read(&uri).await).await? else {
+    let Some(result) = with_client(&args.connect, &target, async |client| client.read(&uri).await).await? else {
         return Ok(exit_code(None));
     };
     if args.connect.json {
@@ -240,8 +257,7 @@ async fn read(mut args: TargetArgs) -> Result<ExitCode> {
 
 async fn prompts(mut args: TargetArgs) -> Result<ExitCode> {
     let target = args.connect.target(&mut args.words)?;
-    let (client, _) = args.connect.connect(&target).await?;
-    let listed = run_and_close(client, async |client| client.prompts().await).await?;
+    let listed = with_client(&args.connect, &target, async |client| client.prompts().await).await?;
     let Some(prompts) = listed else { return Ok(exit_code(None)) };
     print_list(args.connect.json, "prompts", &prompts, || {
         let row = |prompt: &Raw| {
@@ -261,8 +277,7 @@ async fn prompt(mut args: CallArgs) -> Result<ExitCode> {
     }
     let name = args.words.remove(0);
     let arguments = Raw::of(&arguments::read(&args.words, args.args.as_deref(), None)?);
-    let (client, _) = args.connect.connect(&target).await?;
-    let outcome = run_and_close(client, async |client| client.prompt(&name, arguments).await).await?;
+    let outcome = with_client(&args.connect, &target, async |client| client.prompt(&name, arguments).await).await?;
     let Some(result) = outcome else { return Ok(exit_code(None)) };
     if args.connect.json {
         output::print_line(&result.to_string());
@@ -277,10 +292,9 @@ async fn prompt(mut args: CallArgs) -> Result<ExitCode> {
 
 async fn listen(mut args: TargetArgs) -> Result<ExitCode> {
     let target = args.connect.target(&mut args.words)?;
-    let (client, _) = args.connect.connect(&target).await?;
     let request = ListenRequest { lists: true, resources: args.words.clone() };
     let json = args.connect.json;
-    let outcome = run_and_close(client, async |client| {
+    let outcome = with_client(&args.connect, &target, async |client| {
         let mut listening = client.listen(request).await?;
         eprintln!("listening; press Ctrl-C to stop");
         while let Some(notification) = listening.next().await {

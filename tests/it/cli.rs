@@ -1,13 +1,18 @@
 //! The client subcommands: probe, tools, call, resources, read, prompts, prompt, listen.
 
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rialto::gateway::{DEFAULT_GROUP, GatewayConfig, GroupConfig};
+use rialto::upstream::{SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Child;
 
 use crate::harness::{Rialto, TEST_TIMEOUT};
 use crate::process::rialto;
+use crate::scripted_server::{InjectedFault, ScriptedServer, ServerTransport};
 
 struct CommandOutput {
     code: i32,
@@ -155,21 +160,35 @@ async fn credentials_are_sent_and_never_logged() {
     assert!(!ran.errors.contains("s3cret"), "the token is in the log");
 }
 
+/// Sends SIGINT to a client command and returns its exit code.
+async fn interrupt(mut child: Child) -> Option<i32> {
+    crate::process::signal(&child, "-INT");
+    tokio::time::timeout(TEST_TIMEOUT, child.wait()).await.unwrap().unwrap().code()
+}
+
 #[tokio::test]
 async fn sigint_cancels_the_call() {
-    let mut rialto_server = Rialto::start().await;
-    let mut child = rialto()
-        .args(["call", &rialto_server.url("/mcp"), "surveyElements", "count=118", "delayMs=5000"])
-        .spawn()
-        .unwrap();
-    let inbound = std::sync::Arc::clone(&rialto_server.inbound);
-    crate::harness::until("the call runs", || inbound.shutdown.calls_in_flight() == 1).await;
-    let id = child.id().unwrap().to_string();
-    std::process::Command::new("kill").args(["-INT", &id]).status().unwrap();
-    let status = tokio::time::timeout(TEST_TIMEOUT, child.wait()).await.unwrap().unwrap();
-    assert_eq!(status.code(), Some(130));
-    rialto_server.begin_stop();
-    assert!(rialto_server.stopped().await, "no call is running");
+    let server = ScriptedServer::start("server", ServerTransport::Http).await;
+    let spec = UpstreamSpec::new("server", SpecKind::Target(server.target()));
+    let groups = vec![GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&spec.name)])];
+    let mut gateway = Rialto::with(|settings| settings.gateway = GatewayConfig { upstreams: vec![spec], groups }).await;
+    let call = ["call", &gateway.url("/mcp"), "do", r#"steps:=[{"wait":"go"}]"#];
+    let child = rialto().args(call).spawn().unwrap();
+    // The call itself: the client asks for other things before.
+    server.wait_received("tools/call", 1).await;
+    assert_eq!(interrupt(child).await, Some(130));
+    gateway.begin_stop();
+    assert!(gateway.stopped().await, "no call is running");
+}
+
+#[tokio::test]
+async fn sigint_ends_a_client_that_connects() {
+    let server = ScriptedServer::start("server", ServerTransport::PerRequest).await;
+    server.inject_fault("server/discover", InjectedFault::Hang);
+    let url = format!("http://{}/mcp", server.address);
+    let child = rialto().args(["call", &url, "echo"]).spawn().unwrap();
+    server.wait_received("server/discover", 1).await;
+    assert_eq!(interrupt(child).await, Some(130));
 }
 
 #[tokio::test]
