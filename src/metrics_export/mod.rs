@@ -131,14 +131,12 @@ impl MetricsExporter {
         &self.0.counters
     }
 
-    /// Exports once more and stops. Gives up after `timeout`.
+    /// Exports once more and stops. Waits for it no longer than `timeout`; the export itself ends by its own.
     pub async fn stop(&self, timeout: Duration) {
         let Some(running) = self.0.running.lock().take() else { return };
         running.stop.cancel();
-        let abort = running.task.abort_handle();
         if tokio::time::timeout(timeout, running.task).await.is_err() {
-            abort.abort();
-            tracing::warn!("metric export did not end in time; the last values were lost");
+            tracing::warn!("metric export did not end in time; the last values may be lost");
         }
     }
 }

@@ -220,7 +220,9 @@ async fn an_official_receiver_gets_what_metrics_has_over_http_and_grpc() {
 async fn a_stop_exports_the_last_values() {
     let collector = Collector::start().await;
     for (protocol, name) in BOTH {
-        let rialto = exporting(metrics_to(&collector, protocol, HOUR)).await;
+        let mut telemetry = metrics_to(&collector, protocol, HOUR);
+        (telemetry.otlp.timeout, telemetry.otlp.export_timeout) = (HOUR, HOUR);
+        let rialto = exporting(telemetry).await;
         call_element(&rialto, None).await;
         assert_eq!(last_export(&collector, name).0, 0);
         stop(rialto).await;

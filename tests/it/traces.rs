@@ -159,7 +159,9 @@ async fn a_stop_sends_the_spans_that_wait() {
     let collector = Collector::start().await;
     let hour = Duration::from_secs(3600);
     for protocol in [OtlpProtocol::HttpProtobuf, OtlpProtocol::Grpc] {
-        let rialto = traced(collector.settings(protocol).traces(|trace| trace.interval = hour)).await;
+        let mut telemetry = collector.settings(protocol).traces(|trace| trace.interval = hour);
+        (telemetry.otlp.timeout, telemetry.otlp.export_timeout) = (hour, hour);
+        let rialto = traced(telemetry).await;
         for _ in 0..3 {
             call_element(&rialto, None).await;
         }
