@@ -16,6 +16,7 @@ use url::Url;
 
 use crate::harness::{HttpMode, HttpRequest, TEST_TIMEOUT};
 use crate::peers;
+use crate::ports::ReservedPort;
 
 /// Confidential client of every authorization server.
 pub const CLIENT: &str = "rialto";
@@ -32,6 +33,8 @@ const MAX_STEPS: usize = 30;
 /// A running authorization server. Ends when dropped.
 pub struct AuthorizationServer {
     pub issuer: String,
+    /// Stays with the server while it is stopped; canaille chooses its own.
+    port: Option<ReservedPort>,
     child: Child,
     requests: Arc<Mutex<Vec<String>>>,
 }
@@ -48,9 +51,16 @@ impl AuthorizationServer {
     /// oidc-provider, with variables of `tests/peers/node/as.mjs`.
     pub async fn oidc_provider(variables: &[(&str, &str)]) -> Self {
         tokio::task::spawn_blocking(peers::installed).await.unwrap();
-        let mut command = peers::script("node/node_modules/.bin/node", "node/as.mjs");
-        command.envs(variables.iter().copied());
-        Self::start(command).await
+        let port = ReservedPort::new();
+        let server = Self::start(oidc_provider_command(&port, variables)).await;
+        Self { port: Some(port), ..server }
+    }
+
+    /// Starts oidc-provider again at the same address, with other variables. Requests are counted anew.
+    pub async fn restart(&mut self, variables: &[(&str, &str)]) {
+        let port = self.port.take().expect("its port is reserved");
+        let server = Self::start(oidc_provider_command(&port, variables)).await;
+        *self = Self { port: Some(port), ..server };
     }
 
     /// canaille, whose tokens are opaque.
@@ -82,17 +92,16 @@ impl AuthorizationServer {
         let issuer = tokio::time::timeout(3 * TEST_TIMEOUT, listening).await.expect("it listens in time");
         // A server that cannot write its notices would end.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Self { issuer, child, requests }
+        Self { issuer, port: None, child, requests }
     }
 
-    /// Ends the process and waits for it.
-    pub async fn stop(mut self) {
+    /// Ends the process and waits for it. Nobody else gets its port while this lives.
+    pub async fn stop(&mut self) {
         self.child.kill().await.unwrap();
     }
 
-    /// The port, to start another one at the same address.
-    pub fn port(&self) -> String {
-        Url::parse(&self.issuer).unwrap().port().unwrap().to_string()
+    pub fn port(&self) -> u16 {
+        Url::parse(&self.issuer).unwrap().port().unwrap()
     }
 
     /// How many requests there were for a path.
@@ -177,6 +186,13 @@ impl AuthorizationServer {
         form.extend(Some(("client_id", client)).filter(|_| client != CLIENT));
         self.post_token(&form).await
     }
+}
+
+/// oidc-provider at a port, with variables of `tests/peers/node/as.mjs`.
+fn oidc_provider_command(port: &ReservedPort, variables: &[(&str, &str)]) -> Command {
+    let mut command = peers::script("node/node_modules/.bin/node", "node/as.mjs");
+    command.envs(variables.iter().copied()).env("PORT", port.number().to_string());
+    command
 }
 
 /// Logs in and consents at the pages of an authorization request; returns where the browser was sent with the outcome.

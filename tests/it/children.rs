@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::harness::{Rialto, TEST_TIMEOUT, runs_alone, until};
+use crate::ports::ReservedPort;
 
 const RIALTO: &str = env!("CARGO_BIN_EXE_rialto");
 
@@ -341,8 +342,9 @@ async fn a_killed_child_is_restarted() {
 
 #[tokio::test]
 async fn the_supervisor_reconnects_when_the_upstream_returns() {
-    let mut first = Rialto::start().await;
-    let address = first.address;
+    let port = ReservedPort::new();
+    let start = || Rialto::with(|settings| settings.listen = port.address);
+    let mut first = start().await;
     let (supervisor, _notifications) = supervised(Target::url(&first.url("/mcp")).unwrap());
     let connection = supervisor.connection(TEST_TIMEOUT).await.unwrap();
     assert_eq!(connection.server().info.get("name").unwrap().to_string(), r#""elements""#);
@@ -352,7 +354,7 @@ async fn the_supervisor_reconnects_when_the_upstream_returns() {
     wait_for_phase(&supervisor, HealthPhase::Down).await;
     let error = supervisor.connection(TEST_TIMEOUT).await.unwrap_err();
     assert_eq!(error.kind(), Some(FailureKind::Unreachable), "{error}");
-    let _second = Rialto::with(|settings| settings.listen = address).await;
+    let _second = start().await;
     wait_for_phase(&supervisor, HealthPhase::Ready).await;
     supervisor.stop().await;
 }

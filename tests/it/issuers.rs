@@ -80,7 +80,7 @@ async fn tokens_for_other_addresses_are_refused() {
 
 #[tokio::test]
 async fn issuers_share_no_principal() {
-    let [one, two] = [AuthorizationServer::oidc_provider(&[]).await, AuthorizationServer::oidc_provider(&[]).await];
+    let [mut one, two] = [AuthorizationServer::oidc_provider(&[]).await, AuthorizationServer::oidc_provider(&[]).await];
     let issuers = Issuers::new(vec![jwt("one", &one), jwt("two", &two)]);
     assert_eq!(issuers.urls(), [&one.issuer, &two.issuer]);
     let [token, other] = [one.client_token(ADDRESS).await, two.client_token(ADDRESS).await];
@@ -99,13 +99,12 @@ async fn issuers_share_no_principal() {
 
 #[tokio::test]
 async fn an_unknown_key_is_fetched_once_for_all() {
-    let server = AuthorizationServer::oidc_provider(&[("KEY_ID", "old")]).await;
+    let mut server = AuthorizationServer::oidc_provider(&[("KEY_ID", "old")]).await;
     let issuers = Issuers::new(vec![jwt("corp", &server)]);
     let old = server.client_token(ADDRESS).await;
     validated(&issuers, &old).await.unwrap();
-    let port = server.port();
     server.stop().await;
-    let server = AuthorizationServer::oidc_provider(&[("PORT", &port), ("KEY_ID", "new")]).await;
+    server.restart(&[("KEY_ID", "new")]).await;
     let mut tokens = Vec::new();
     for _ in 0..20 {
         tokens.push(server.client_token(ADDRESS).await);
@@ -122,8 +121,8 @@ async fn an_unknown_key_is_fetched_once_for_all() {
 
 #[tokio::test]
 async fn keys_that_cannot_be_had_at_the_start_are_had_later() {
-    let server = AuthorizationServer::oidc_provider(&[("KEY_ID", "first")]).await;
-    let (port, settings) = (server.port(), jwt("corp", &server));
+    let mut server = AuthorizationServer::oidc_provider(&[("KEY_ID", "first")]).await;
+    let settings = jwt("corp", &server);
     let early = server.client_token(ADDRESS).await;
     server.stop().await;
     let clock = IssuerClock::default();
@@ -131,7 +130,7 @@ async fn keys_that_cannot_be_had_at_the_start_are_had_later() {
     issuers.start();
     assert_eq!(validated(&issuers, &early).await, Err(TokenError::Unavailable));
     assert_eq!(validated(&issuers, "a.b.c").await, Err(TokenError::Unverifiable), "that needs no key");
-    let server = AuthorizationServer::oidc_provider(&[("PORT", &port), ("KEY_ID", "second")]).await;
+    server.restart(&[("KEY_ID", "second")]).await;
     let token = server.client_token(ADDRESS).await;
     clock.advance(Duration::from_secs(1));
     assert!(validated(&issuers, &token).await.is_ok());
@@ -140,7 +139,7 @@ async fn keys_that_cannot_be_had_at_the_start_are_had_later() {
 
 #[tokio::test]
 async fn known_keys_outlast_their_issuer_for_a_day() {
-    let server = AuthorizationServer::oidc_provider(&[("TTL", "200000")]).await;
+    let mut server = AuthorizationServer::oidc_provider(&[("TTL", "200000")]).await;
     let clock = IssuerClock::default();
     let issuers = Issuers::with_clock(vec![jwt("corp", &server)], clock.clone());
     issuers.start();
@@ -157,7 +156,7 @@ async fn known_keys_outlast_their_issuer_for_a_day() {
 
 #[tokio::test]
 async fn opaque_tokens_are_asked_about() {
-    let server = AuthorizationServer::oidc_provider(&[("FORMAT", "opaque")]).await;
+    let mut server = AuthorizationServer::oidc_provider(&[("FORMAT", "opaque")]).await;
     let clock = IssuerClock::default();
     let issuers = Issuers::with_clock(vec![opaque("id", &server)], clock.clone());
     assert!(issuers.has_opaque());

@@ -91,7 +91,7 @@ async fn a_token_for_another_address_is_refused() {
 
 #[tokio::test]
 async fn the_same_name_at_two_issuers_is_two_people() {
-    let [one, two] = [AuthorizationServer::oidc_provider(&[]).await, AuthorizationServer::oidc_provider(&[]).await];
+    let [mut one, two] = [AuthorizationServer::oidc_provider(&[]).await, AuthorizationServer::oidc_provider(&[]).await];
     let gateway = Configured::start("two", &format!("{}{}", issuer("one", &one), issuer("two", &two))).await;
     let ann = one.log_in("ann", SCOPE, Some(&gateway.resource())).await.access_token;
     let other_ann = two.log_in("ann", SCOPE, Some(&gateway.resource())).await.access_token;
@@ -112,14 +112,13 @@ async fn the_same_name_at_two_issuers_is_two_people() {
 
 #[tokio::test]
 async fn new_keys_are_learned_and_old_ones_forgotten() {
-    let server = AuthorizationServer::oidc_provider(&[("KEY_ID", "old")]).await;
+    let mut server = AuthorizationServer::oidc_provider(&[("KEY_ID", "old")]).await;
     let gateway = Configured::start("keys", &issuer("corp", &server)).await;
     let old = server.client_token(&gateway.resource()).await;
     assert_eq!(gateway.status(&old).await, 200);
-    let port = server.port();
     server.stop().await;
     assert_eq!(gateway.status(&old).await, 200, "the keys at hand are used while the issuer is away");
-    let server = AuthorizationServer::oidc_provider(&[("PORT", &port), ("KEY_ID", "new")]).await;
+    server.restart(&[("KEY_ID", "new")]).await;
     let new = server.client_token(&gateway.resource()).await;
     let statuses = futures_util::future::join_all((0..50).map(|_| gateway.status(&new))).await;
     assert_eq!(statuses, [200; 50]);
@@ -138,7 +137,7 @@ async fn published_keys(server: &AuthorizationServer) -> Vec<Value> {
 #[tokio::test]
 async fn what_was_opened_with_a_token_ends_when_its_key_is_withdrawn() {
     let folder = TempFolder::new("authorization-withdrawn-keys");
-    let server = AuthorizationServer::oidc_provider(&[("KEY_ID", "old")]).await;
+    let mut server = AuthorizationServer::oidc_provider(&[("KEY_ID", "old")]).await;
     let old_keys = published_keys(&server).await;
     let set_keys = |keys: &[&[Value]]| folder.write("jwks.json", &json!({ "keys": keys.concat() }).to_string());
     set_keys(&[&old_keys]);
@@ -162,9 +161,8 @@ async fn what_was_opened_with_a_token_ends_when_its_key_is_withdrawn() {
         Session::open(&gateway.rialto, "2025-11-25", Some(&old)).await,
     );
     let mut stream = left.get().go().await.events();
-    let port = server.port();
     server.stop().await;
-    let server = AuthorizationServer::oidc_provider(&[("PORT", &port), ("KEY_ID", "new")]).await;
+    server.restart(&[("KEY_ID", "new")]).await;
     let new_keys = published_keys(&server).await;
     let new = server.client_token(&gateway.resource()).await;
 
@@ -191,8 +189,8 @@ async fn what_was_opened_with_a_token_ends_when_its_key_is_withdrawn() {
 
 #[tokio::test]
 async fn an_issuer_that_is_away_at_the_start_is_waited_for() {
-    let server = AuthorizationServer::oidc_provider(&[]).await;
-    let (port, table) = (server.port(), issuer("corp", &server));
+    let mut server = AuthorizationServer::oidc_provider(&[]).await;
+    let table = issuer("corp", &server);
     let early = server.client_token("http://127.0.0.1:9/mcp").await;
     server.stop().await;
     let gateway = Configured::start("away", &table).await;
@@ -204,13 +202,13 @@ async fn an_issuer_that_is_away_at_the_start_is_waited_for() {
         401,
         "no token is needed to say so"
     );
-    let server = AuthorizationServer::oidc_provider(&[("PORT", &port), ("KEY_ID", "second")]).await;
+    server.restart(&[("KEY_ID", "second")]).await;
     until_status(&gateway, &server.client_token(&gateway.resource()).await, 200).await;
 }
 
 #[tokio::test]
 async fn opaque_tokens_are_asked_about() {
-    let server = AuthorizationServer::oidc_provider(&[("FORMAT", "opaque")]).await;
+    let mut server = AuthorizationServer::oidc_provider(&[("FORMAT", "opaque")]).await;
     let gateway = Configured::start("opaque", &opaque("id", &server)).await;
     let ann = server.log_in("ann", SCOPE, Some(&gateway.resource())).await.access_token;
     for _ in 0..10 {
