@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::balancer::RoundRobinBalancer;
 use super::change_ledger::ChangeLedger;
+use super::load::UNBOUNDED_CALLS;
 use super::load_balancer_proxy::LoadBalancerProxy;
 use super::processes::{TestCluster, eventually};
-use super::sdks::Sdk;
+use super::sdks::{SDK_TIMEOUT, Sdk};
 use super::{listeners, load_clients};
 use crate::scripted_server::ScriptedServer;
 
@@ -70,6 +71,8 @@ pub struct CallLedger {
     pub changes: Arc<ChangeLedger>,
     /// Proxy for clients that take one URL.
     pub load_balancer: LoadBalancerProxy,
+    /// Timeout of one request of an SDK.
+    pub sdk_timeout: Duration,
     seed: u64,
     /// Clients stop when this is cancelled, or after `max_calls` calls each.
     pub stop: CancellationToken,
@@ -124,6 +127,23 @@ impl LoadDriver {
 
     /// Like [`Self::start`]; with `complete`, every resource change must be notified.
     pub fn with(cluster: &TestCluster, kinds: &[ClientKind], max_calls: u64, complete: bool) -> Self {
+        let changes = ChangeLedger::of(&cluster.http_server, complete);
+        Self::begin(cluster, kinds, changes, max_calls, SDK_TIMEOUT)
+    }
+
+    /// Like [`Self::start`] without a bound of calls, where a request of an SDK may take this long.
+    pub fn with_sdk_timeout(cluster: &TestCluster, kinds: &[ClientKind], sdk_timeout: Duration) -> Self {
+        let changes = ChangeLedger::of(&cluster.http_server, false);
+        Self::begin(cluster, kinds, changes, UNBOUNDED_CALLS, sdk_timeout)
+    }
+
+    fn begin(
+        cluster: &TestCluster,
+        kinds: &[ClientKind],
+        changes: Arc<ChangeLedger>,
+        max_calls: u64,
+        sdk_timeout: Duration,
+    ) -> Self {
         let seed = std::env::var("CLUSTER_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = seed.unwrap_or_else(|| {
             let mut random = [0; 2];
@@ -135,8 +155,9 @@ impl LoadDriver {
             balancer: Arc::clone(&cluster.balancer),
             http_server: Arc::clone(&cluster.http_server),
             child_server: Arc::clone(&cluster.child_server),
-            changes: ChangeLedger::of(&cluster.http_server, complete),
+            changes,
             load_balancer: LoadBalancerProxy::open(&cluster.balancer),
+            sdk_timeout,
             seed,
             stop: CancellationToken::new(),
             max_calls,

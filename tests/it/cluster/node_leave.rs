@@ -11,7 +11,7 @@ use rialto::store::{ClusterStore, MemoryStore, NodeId};
 
 use super::duplicate_delivery::relayed_request;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_relay_to_a_node_that_left_is_not_received() {
     let memory = MemoryStore::new();
     let make = |name: &str| {

@@ -15,10 +15,11 @@ use rialto::store::traits::{
 };
 use rialto::store::{ClusterStore, MemoryStore, NodeId, StoreError};
 use serde_json::json;
+use tokio::sync::watch;
 
 use super::duplicate_delivery::relayed_request;
-use super::node;
-use crate::harness::{Rialto, request, survey, until};
+use super::{node, node_with};
+use crate::harness::{Rialto, TEST_TIMEOUT, request, survey, until};
 
 type ClaimHook = Box<dyn Fn(&MemoryStore) + Send + Sync>;
 
@@ -36,7 +37,8 @@ pub struct FaultyStore {
     /// Refuses sends as a full store would; replies are accepted.
     pub rejects_sends: AtomicBool,
     pub write_delay_ms: AtomicU64,
-    pub create_delay_ms: AtomicU64,
+    /// Sessions are created once it is false.
+    pub holds_creates: watch::Sender<bool>,
     claim_delay_ms: AtomicU64,
     failing_creates: AtomicU64,
     before_claim: Mutex<Option<ClaimHook>>,
@@ -102,7 +104,8 @@ impl FaultyStore {
 impl SessionStore for FaultyStore {
     fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            self.delay(&self.create_delay_ms).await?;
+            let _ = self.holds_creates.subscribe().wait_for(|is_held| !is_held).await;
+            self.check_connected()?;
             if self.failing_creates.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
                 return Err(StoreError { reason: "once".into(), maybe_applied: false });
             }
@@ -631,10 +634,14 @@ async fn takeover_loads_the_last_write_of_the_previous_owner() {
 async fn a_call_in_flight_ends_in_an_error_after_a_takeover() {
     let memory = MemoryStore::new();
     let faulty = FaultyStore::over(&memory);
-    let a = faulty_node(&faulty, "a").await;
+    let store: Arc<dyn ClusterStore> = Arc::clone(&faulty) as _;
+    // The response begins with the end of the call, which only the takeover brings.
+    let a = node_with(&store, "a", |settings| settings.inbound.sse_after = 3 * TEST_TIMEOUT).await;
     let session = a.open("2025-06-18").await;
     wait_persisted(&a, &session.id).await;
-    let post = session.post(&request(7, "tools/call", survey(7, 1, 900)["params"].clone()));
+    // Without progress, and longer than the test.
+    let params = json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 5000 } });
+    let post = session.post(&request(7, "tools/call", params));
     let calling = tokio::spawn(async move { post.go().await });
     until("the call is in flight", || a.inbound.shutdown.calls_in_flight() == 1).await;
     let other = NodeId::generate("x");
@@ -665,12 +672,13 @@ async fn a_node_that_left_sends_no_more_heartbeats() {
 async fn an_sse_client_that_disconnects_while_opening_leaves_no_session() {
     let faulty = FaultyStore::over(&MemoryStore::new());
     let a = faulty_node(&faulty, "a").await;
-    faulty.create_delay_ms.store(300, Ordering::SeqCst);
+    faulty.holds_creates.send_replace(true);
     let get = a.send("GET", "/sse").header("accept", "text/event-stream");
     let opening = tokio::spawn(async move { get.go().await.status });
     until("the session is being opened", || a.inbound.sessions.count() == 1).await;
     opening.abort();
     until("the session is dropped", || a.inbound.sessions.count() == 0).await;
+    faulty.holds_creates.send_replace(false);
 }
 
 /// A relayed request gets a response although the store becomes unavailable meanwhile.
@@ -680,12 +688,12 @@ async fn a_relayed_request_ends_while_the_store_is_unavailable() {
     let (first_faulty, second_faulty) = (FaultyStore::over(&memory), FaultyStore::over(&memory));
     let (a, b) = (faulty_node(&first_faulty, "a").await, faulty_node(&second_faulty, "b").await);
     let session = a.open("2025-06-18").await;
-    let post = session.at_node(&b).post(&survey(7, 1, 900));
+    let post = session.at_node(&b).post(&survey(7, 1, 3000));
     let calling = tokio::spawn(async move { post.go().await.status });
     until("the call is in flight at the owner", || a.inbound.shutdown.calls_in_flight() == 1).await;
     first_faulty.disconnect();
     second_faulty.disconnect();
-    let answered = tokio::time::timeout(Duration::from_secs(8), calling).await;
+    let answered = tokio::time::timeout(TEST_TIMEOUT, calling).await;
     assert!(answered.is_ok(), "the relayed request hangs");
 }
 

@@ -18,8 +18,6 @@ use super::balancer::RETRY_DELAY;
 use super::load_driver::RESOURCE;
 use super::sdks::SdkChannels;
 
-/// Timeout of one SDK request.
-const SDK_CALL_TIMEOUT: Duration = Duration::from_secs(8);
 /// Consecutive failures after which the client reconnects.
 const MAX_CONSECUTIVE_FAILURES: usize = 2;
 
@@ -72,23 +70,26 @@ impl ClientHandler for RecordingHandler {
 }
 
 /// Starts a client that executes orders.
-pub fn start(url: String, stream_refused: Arc<Notify>, session: bool) -> SdkChannels {
+pub fn start(url: String, stream_refused: Arc<Notify>, session: bool, timeout: Duration) -> SdkChannels {
     let (orders, ordered) = mpsc::unbounded_channel();
     let (reports, lines) = mpsc::unbounded_channel();
-    tokio::spawn(run(url, stream_refused, session, ordered, reports));
+    tokio::spawn(run(Opening { url, session, timeout, reports }, stream_refused, ordered));
     (orders, lines)
 }
 
-async fn run(
+/// How clients are opened, and how long each of their requests may take.
+struct Opening {
     url: String,
-    stream_refused: Arc<Notify>,
     session: bool,
-    mut orders: mpsc::UnboundedReceiver<Value>,
+    timeout: Duration,
     reports: mpsc::UnboundedSender<Value>,
-) {
+}
+
+async fn run(opening: Opening, stream_refused: Arc<Notify>, mut orders: mpsc::UnboundedReceiver<Value>) {
+    let (reports, timeout) = (&opening.reports, opening.timeout);
     let open = async || {
         loop {
-            match opened(&url, session, &reports).await {
+            match opened(&opening).await {
                 Ok(client) => return client,
                 Err(why) => drop(reports.send(json!({ "closed": why }))),
             }
@@ -111,8 +112,8 @@ async fn run(
         };
         let Some(order) = order else { break };
         let done = match order["list"] == true {
-            true => tools(&client).await,
-            false => call(&client, &order).await,
+            true => tools(&client, timeout).await,
+            false => call(&client, &order, timeout).await,
         };
         let (mut line, failed) = match done {
             Ok(line) => (line, None),
@@ -137,33 +138,33 @@ async fn run(
 }
 
 #[expect(deprecated, reason = "that is how it is done in a session")]
-async fn opened(url: &str, session: bool, reports: &mpsc::UnboundedSender<Value>) -> Result<Client, String> {
-    let transport = StreamableHttpClientTransport::from_uri(url.to_owned());
+async fn opened(opening: &Opening) -> Result<Client, String> {
+    let Opening { url, session, timeout, reports } = opening;
+    let transport = StreamableHttpClientTransport::from_uri(url.clone());
     let lifecycle = match session {
         true => ClientLifecycleMode::Initialize,
         false => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
     };
     let watcher = RecordingHandler { reports: reports.clone(), progress: Arc::default() };
-    let opening = tokio::time::timeout(SDK_CALL_TIMEOUT, watcher.serve_with_lifecycle(transport, lifecycle));
+    let opening = tokio::time::timeout(*timeout, watcher.serve_with_lifecycle(transport, lifecycle));
     let client = opening.await.map_err(|_| "no answer")?.map_err(|error| error.to_string())?;
-    if session {
-        let subscribing =
-            tokio::time::timeout(SDK_CALL_TIMEOUT, client.subscribe(SubscribeRequestParams::new(RESOURCE)));
+    if *session {
+        let subscribing = tokio::time::timeout(*timeout, client.subscribe(SubscribeRequestParams::new(RESOURCE)));
         subscribing.await.map_err(|_| "no answer")?.map_err(|error| error.to_string())?;
     }
     Ok(client)
 }
 
-async fn call(client: &Client, order: &Value) -> Result<Value, String> {
+async fn call(client: &Client, order: &Value, timeout: Duration) -> Result<Value, String> {
     let name = order["name"].as_str().unwrap().to_owned();
     let params = CallToolRequestParams::new(name).with_arguments(order["arguments"].as_object().unwrap().clone());
-    let called = tokio::time::timeout(SDK_CALL_TIMEOUT, client.call_tool(params)).await.map_err(|_| "no answer")?;
+    let called = tokio::time::timeout(timeout, client.call_tool(params)).await.map_err(|_| "no answer")?;
     let result = called.map_err(|error| error.to_string())?;
     Ok(json!({ "answered": result.content[0].as_text().unwrap().text }))
 }
 
-async fn tools(client: &Client) -> Result<Value, String> {
-    let listed = tokio::time::timeout(SDK_CALL_TIMEOUT, client.list_all_tools()).await.map_err(|_| "no answer")?;
+async fn tools(client: &Client, timeout: Duration) -> Result<Value, String> {
+    let listed = tokio::time::timeout(timeout, client.list_all_tools()).await.map_err(|_| "no answer")?;
     let tools = listed.map_err(|error| error.to_string())?;
     Ok(json!({ "tools": tools.iter().map(|tool| &tool.name).collect::<Vec<_>>() }))
 }

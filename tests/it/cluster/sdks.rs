@@ -46,8 +46,12 @@ pub const SDKS: [ClientKind; 8] = [
     ClientKind::Sdk(Sdk::RustPerRequest),
 ];
 
-/// Longer than the request timeout of any SDK.
-const SDK_RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of an SDK request where calls are lost with a node, and are to be given up soon.
+pub const SDK_TIMEOUT: Duration = Duration::from_secs(8);
+/// Timeout of an SDK request where no call is lost, however long a busy machine takes for it.
+const PATIENT_SDK_TIMEOUT: Duration = Duration::from_secs(60);
+/// By how much longer than its request an SDK may take to report the outcome.
+const SDK_REPORT_TIME: Duration = Duration::from_secs(22);
 
 /// Orders to an SDK client, and the lines that it reports.
 pub type SdkChannels = (mpsc::UnboundedSender<Value>, mpsc::UnboundedReceiver<Value>);
@@ -87,14 +91,15 @@ impl Sdk {
         !matches!(self, Self::TypeScript2PerRequest | Self::Python2PerRequest | Self::RustPerRequest)
     }
 
-    async fn start(self, load_balancer: &LoadBalancerProxy) -> SdkChannels {
+    async fn start(self, load_balancer: &LoadBalancerProxy, timeout: Duration) -> SdkChannels {
         let (url, stream_refused) = load_balancer.url_for(&format!("{self:?}"));
         let Some((peer, name, revision)) = self.script() else {
-            return rust_sdk::start(url, stream_refused, self.has_session());
+            return rust_sdk::start(url, stream_refused, self.has_session(), timeout);
         };
         tokio::task::spawn_blocking(installed).await.unwrap();
         let mut command = script(peer.interpreter, name);
         command.arg(url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env("PEER_TIMEOUT_SECONDS", timeout.as_secs().to_string());
         if !revision.is_empty() {
             command.env("PEER_REVISION", revision);
         }
@@ -147,7 +152,8 @@ impl Client<'_> {
     /// Next line that answers an order; handles all other lines.
     async fn answer(&mut self) -> Value {
         loop {
-            let line = tokio::time::timeout(SDK_RESPONSE_TIMEOUT, self.lines.recv()).await;
+            let limit = self.ledger.sdk_timeout + SDK_REPORT_TIME;
+            let line = tokio::time::timeout(limit, self.lines.recv()).await;
             let line = line.unwrap_or_else(|_| panic!("{} says nothing", self.who));
             let line = line.unwrap_or_else(|| panic!("{} has ended", self.who));
             if let Some(line) = self.take(line) {
@@ -209,7 +215,7 @@ impl Client<'_> {
 /// Runs an SDK client until it has made its calls.
 pub async fn run(ledger: Arc<CallLedger>, client_index: usize, sdk: Sdk) {
     let mut rng = ledger.rng(client_index);
-    let (orders, lines) = sdk.start(&ledger.load_balancer).await;
+    let (orders, lines) = sdk.start(&ledger.load_balancer, ledger.sdk_timeout).await;
     let (who, listens) = (format!("{sdk:?}"), sdk.has_session());
     let received = (sdk == Sdk::Rust).then(HashSet::new);
     let mut client = Client { ledger: &ledger, who, listens, orders, lines, fresh: true, changed: false, received };
@@ -248,14 +254,14 @@ pub async fn run(ledger: Arc<CallLedger>, client_index: usize, sdk: Sdk) {
     let Client { orders, mut lines, .. } = client;
     drop(orders);
     let ending = async { while lines.recv().await.is_some() {} };
-    tokio::time::timeout(SDK_RESPONSE_TIMEOUT, ending).await.expect("an end in time");
+    tokio::time::timeout(ledger.sdk_timeout + SDK_REPORT_TIME, ending).await.expect("an end in time");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn official_sdks_lose_no_call_in_a_rolling_restart() {
     tokio::task::spawn_blocking(installed).await.unwrap();
     let mut cluster = TestCluster::three().await;
-    let driver = LoadDriver::start(&cluster, &SDKS, UNBOUNDED_CALLS);
+    let driver = LoadDriver::with_sdk_timeout(&cluster, &SDKS, PATIENT_SDK_TIMEOUT);
     driver.wait_all_started().await;
     driver.wait_calls_each(2).await;
     for name in ["a", "b", "c"] {

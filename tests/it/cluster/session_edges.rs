@@ -65,14 +65,18 @@ async fn takeover_from_a_dead_owner_when_relays_cannot_be_sent() {
 async fn a_client_that_disconnects_during_initialize_leaves_no_session() {
     let faulty = FaultyStore::over(&MemoryStore::new());
     let a = faulty_node(&faulty, "a").await;
-    faulty.create_delay_ms.store(300, Ordering::SeqCst);
+    faulty.holds_creates.send_replace(true);
     let post = a.post("/mcp", &initialize("2025-11-25"));
     let opening = tokio::spawn(async move { post.go().await.status });
     until("the session is being opened", || a.inbound.sessions.count() == 1).await;
     opening.abort();
     until("the session is dropped", || a.inbound.sessions.count() == 0).await;
     // A session whose client stays connected is kept.
-    let stays = a.open("2025-11-25").await;
+    let release = async {
+        until("the session is being opened", || a.inbound.sessions.count() == 1).await;
+        faulty.holds_creates.send_replace(false);
+    };
+    let (stays, ()) = tokio::join!(a.open("2025-11-25"), release);
     tokio::time::sleep(Duration::from_millis(400)).await;
     assert_eq!(a.inbound.sessions.count(), 1);
     assert_eq!(stays.post(&request(1, "ping", json!({}))).status().await, 200);

@@ -9,7 +9,7 @@ import { createInterface } from 'node:readline';
 
 export const RESOURCE = 'res://one';
 export const CAPABILITIES = { elicitation: { form: {} } };
-export const OPTIONS = { timeout: 8_000 };
+export const OPTIONS = { timeout: 1000 * Number(process.env.PEER_TIMEOUT_SECONDS ?? 8) };
 
 const PAUSE_MS = 100;
 // Consecutive failed calls after which a client is replaced.

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 import threading
 from typing import Any, AsyncIterator, Callable
 
 RESOURCE = "res://one"
-SECONDS = 8
+SECONDS = int(os.environ.get("PEER_TIMEOUT_SECONDS", "8"))
 PAUSE = 0.1
 MOST_FAILURES = 2
 """Consecutive failed calls after which a client is replaced."""
