@@ -101,7 +101,7 @@ async fn a_panic_is_counted_and_disturbs_nobody_else() {
 async fn a_slow_head_is_cut_by_hyper_before_an_idle_connection() {
     let rialto = Rialto::with(|settings| {
         settings.inbound.http1 = rialto::http::server::Http1Implementation::Hyper;
-        settings.inbound.header_timeout = Duration::from_millis(100);
+        settings.inbound.header_timeout = Duration::from_secs(2);
         settings.inbound.keep_alive_timeout = Duration::from_secs(600);
     })
     .await;

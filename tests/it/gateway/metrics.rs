@@ -247,7 +247,7 @@ async fn connections_per_origin_are_bounded_and_counted() {
     let rialto::mcp_client::Target::Url(address) = server.target() else { panic!("a URL") };
     let url = address.url.to_string();
     let file = format!(
-        "limits = {{ connections_per_origin = 1 }}\n[servers.far]\nurl = \"{url}\"\nconnect_timeout = \"100ms\"\nlist_poll_interval = \"off\"\n"
+        "limits = {{ connections_per_origin = 1 }}\n[servers.far]\nurl = \"{url}\"\nconnect_timeout = \"2s\"\nlist_poll_interval = \"off\"\n"
     );
     let rialto = GatewayProcess::start("origins", &file).await;
     rialto.until_ready().await;
