@@ -119,9 +119,9 @@ impl Parser<'_> {
             _ => {
                 self.skip_while(|byte| byte.is_ascii_alphabetic());
                 let word = &self.text[start..self.at];
-                let is_begun = |known: &&str| !word.is_empty() && known.starts_with(word) && self.is_at_end();
-                let is_known = |known: &&str| word == *known || is_begun(known);
-                ["true", "false", "null"].iter().any(|known| is_known(known)).then_some(JsonKind::Literal)?
+                let is_begun = !word.is_empty() && self.is_at_end();
+                let is_known = |known: &str| word == known || is_begun && known.starts_with(word);
+                ["true", "false", "null"].into_iter().any(is_known).then_some(JsonKind::Literal)?
             }
         };
         Some(JsonNode { span: start..self.at, kind })
