@@ -176,10 +176,18 @@ test('every button of every page', async () => {
     }
 });
 
+/** Waits until there are rows, and each has this in it. @param {string} text */
+const filtered = text =>
+    until(async () => {
+        const rows = await page.locator('.calls tbody tr[id]').allTextContents();
+        return rows.length > 0 && rows.every(row => row.includes(text));
+    }, `rows with "${text}"`);
+
 test('tabs and filters of Traffic, and rows that come meanwhile', async () => {
     await goBy('t', 'Traffic');
     await tabTo(page, page.locator('#filter'));
     await page.keyboard.type('tool:close_ticket');
+    await filtered('close_ticket');
     await tabTo(page, page.getByRole('grid'));
     await press('j');
     await page.locator('.msg').first().waitFor();
@@ -203,7 +211,7 @@ test('tabs and filters of Traffic, and rows that come meanwhile', async () => {
     await page.keyboard.type(' client:nobody');
     await tabTo(page, page.getByRole('button', { name: 'Clear the filter' }));
     await press('Enter');
-    await page.locator('.calls tbody tr').first().waitFor();
+    await filtered('');
     await stillHeld('the filter is cleared');
     await tabTo(page, page.getByRole('grid'));
     await press('j');

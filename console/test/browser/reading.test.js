@@ -57,7 +57,7 @@ test('new rows never move what one reads', async () => {
 test('back, forward and reload restore page, filter, opened call and tab', async () => {
     const page = await open();
     await visit(page, '/traffic?q=tool%3Aclose_ticket');
-    await page.locator('.calls tbody tr').first().click();
+    await page.locator('.calls tbody tr[id]').first().click();
     await page.locator('.msg').first().waitFor();
     await page.getByRole('tab', { name: 'Headers' }).click();
     const state = async () => [
