@@ -176,18 +176,25 @@ test('every button of every page', async () => {
     }
 });
 
-/** Waits until there are rows, and each has this in it. @param {string} text */
-const filtered = text =>
-    until(async () => {
-        const rows = await page.locator('.calls tbody tr[id]').allTextContents();
-        return rows.length > 0 && rows.every(row => row.includes(text));
-    }, `rows with "${text}"`);
+/**
+ * Does what leads to a filter, and waits until its rows are there and those to come are told: what the list brings is not new.
+ * @param {string} q @param {() => Promise<void>} act
+ */
+async function filterBy(q, act) {
+    const listed = page.waitForResponse(response => {
+        const { pathname, searchParams } = new URL(response.url());
+        return pathname.endsWith('/admin/v1/calls') && (searchParams.get('q') ?? '') === q;
+    });
+    await act();
+    await listed;
+    await page.locator('.live', { hasText: /^Live$/u }).waitFor();
+    await page.locator('.calls tbody tr[id]').first().waitFor();
+}
 
 test('tabs and filters of Traffic, and rows that come meanwhile', async () => {
     await goBy('t', 'Traffic');
     await tabTo(page, page.locator('#filter'));
-    await page.keyboard.type('tool:close_ticket');
-    await filtered('close_ticket');
+    await filterBy('tool:close_ticket', () => page.keyboard.type('tool:close_ticket'));
     await tabTo(page, page.getByRole('grid'));
     await press('j');
     await page.locator('.msg').first().waitFor();
@@ -210,8 +217,7 @@ test('tabs and filters of Traffic, and rows that come meanwhile', async () => {
     await tabTo(page, page.locator('#filter'));
     await page.keyboard.type(' client:nobody');
     await tabTo(page, page.getByRole('button', { name: 'Clear the filter' }));
-    await press('Enter');
-    await filtered('');
+    await filterBy('', () => press('Enter'));
     await stillHeld('the filter is cleared');
     await tabTo(page, page.getByRole('grid'));
     await press('j');
