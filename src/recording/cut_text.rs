@@ -1,12 +1,12 @@
 //! What is kept of a message as text, and what may be shown of one whose middle is not kept.
 //!
 //! The beginning is read as far as it goes. Of the end it is not known what it lies in, so less of it is shown: nothing
-//! up to the first comma or bracket that is not within something that begins there, no items of arrays that were open
-//! before it, and no values at all where `redact` names anything.
+//! up to the first comma or bracket that is not within something that begins there, but for the end of a text too long
+//! to be a secret; no items of arrays that were open before it, and no values at all where `redact` names anything.
 
 use super::json_tree::{JsonKind, JsonNode};
 use super::messages::RecordedMessage;
-use super::redaction::{Edited, MASK, RedactionRules, ShownText, is_word, masked, with_edits};
+use super::redaction::{Edited, MASK, RedactionRules, ShownText, hide_in_text, is_word, masked, with_edits};
 use crate::redact::parts_at_cut;
 
 /// What is kept of a message, as text.
@@ -26,10 +26,17 @@ struct JsonEnd {
     /// Bytes that were put before it.
     added: usize,
     node: JsonNode,
+    /// Where the text begins of which the rest is read, and where the string ends that the cut is in.
+    first: usize,
+    cut_string: Option<usize>,
 }
 
+/// How the last line of a private key ends.
+const KEY_END: &str = "PRIVATE KEY-----";
 /// Bytes at either side of a cut that are never shown: they may be parts of what would be hidden as a whole.
 const CUT_EDGE: usize = 128;
+/// Most bytes of a string that may be a secret by its name, which is not known. Longer ones end with text.
+const MAX_SECRET_STRING: usize = 4096;
 /// Bytes of a word at a cut that are not shown beside these: half a key does not look like one.
 const MAX_CUT_WORD: usize = 1024;
 
@@ -85,7 +92,14 @@ impl RedactionRules {
         let edits = edits
             .into_iter()
             .map(|(span, shown, _): Edited| (span.start - end.added..span.end - end.added, shown, String::new()));
-        with_edits(&end.text[end.added..], edits.collect())
+        let mut shown = with_edits(&end.text[end.added..], edits.collect());
+        if let Some(close) = end.cut_string.filter(|_| !self.has_more()) {
+            let string = end_of_long_string(&text[..close]);
+            if !string.is_empty() {
+                shown.text.insert_str(0, &format!("{}{}", hide_in_text(string), &text[close..end.first]));
+            }
+        }
+        shown
     }
 
     fn walk_end(&self, end: &JsonEnd, node: &JsonNode, edits: &mut Vec<Edited>) {
@@ -116,6 +130,14 @@ impl RedactionRules {
     }
 }
 
+/// What is shown of a string that began before the cut: nothing of what may be a secret, no word that goes on from there,
+/// and nothing of a private key.
+fn end_of_long_string(string: &str) -> &str {
+    let start = string.ceil_char_boundary(MAX_SECRET_STRING.min(string.len()));
+    let start = string.rfind(KEY_END).map_or(start, |key| start.max(key + KEY_END.len()));
+    string[start..].trim_start_matches(is_word)
+}
+
 /// Where a text ends that has this many bytes less at its end, and no word there that goes on.
 fn end_before_cut(text: &str, bytes: usize) -> usize {
     let end = text.floor_char_boundary(text.len().saturating_sub(bytes));
@@ -140,11 +162,18 @@ impl JsonEnd {
     fn read_from(text: &str, (mut is_in_string, mut is_escaped): (bool, bool)) -> Option<Self> {
         // What closes each thing that is open, and what closes those that were open before.
         let (mut open, mut closers, mut first) = (Vec::new(), Vec::new(), None);
+        let mut cut_string = None;
+        let begins_in_string = is_in_string;
         for (at, byte) in text.bytes().enumerate() {
             match byte {
                 _ if is_escaped => is_escaped = false,
                 b'\\' if is_in_string => is_escaped = true,
-                b'"' => is_in_string = !is_in_string,
+                b'"' => {
+                    is_in_string = !is_in_string;
+                    if begins_in_string && !is_in_string {
+                        cut_string.get_or_insert(at);
+                    }
+                }
                 _ if is_in_string => {}
                 b'{' => open.push(b'}'),
                 b'[' => open.push(b']'),
@@ -170,9 +199,12 @@ impl JsonEnd {
             });
         }
         let added = whole.len();
-        whole.push_str(&text[first.filter(|_| !is_in_string)?..]);
+        let first = first.filter(|_| !is_in_string)?;
+        whole.push_str(&text[first..]);
         let node = JsonNode::parse(&whole)?;
-        Some(Self { text: whole, added, node })
+        // What is behind the string must be the boundary: else it is a name.
+        let is_value = |close: &usize| text[close + 1..first].trim_ascii().is_empty();
+        Some(Self { text: whole, added, node, first, cut_string: cut_string.filter(is_value) })
     }
 }
 
@@ -217,6 +249,22 @@ mod tests {
         for at in 0..=text.len() {
             let shown = cut(&rules(&[]), &text, at).text;
             assert!(!shown.contains("hunter") && !shown.contains("unter2"), "at {at}: {shown}");
+        }
+    }
+
+    #[test]
+    fn a_text_too_long_to_be_a_secret_is_shown_to_its_end() {
+        let words = "word ".repeat(MAX_SECRET_STRING);
+        let token = "k".repeat(2 * MAX_SECRET_STRING);
+        let key = format!("{}-----END PRIVATE KEY-----", r"line\n".repeat(MAX_SECRET_STRING));
+        for inner in [&words, &token, &key] {
+            let text = format!(r#"{{"result":{{"text":"{inner} the end, with AKIAABCDEFGHIJKLMNOP"}},"id":7}}"#);
+            let shown = cut(&rules(&[]), &text, 30).text;
+            assert!(shown.ends_with(r#" the end, with ••• AWS key"},"id":7}"#), "{shown}");
+            assert_eq!(shown.contains("word word"), *inner == words);
+            assert!(!shown.contains("kkk") && !shown.contains("line"), "a part of a key: {shown}");
+            let named = cut(&rules(&["absent"]), &text, 30).text;
+            assert!(!named.contains("the end"), "what it lies in is not known: {named}");
         }
     }
 

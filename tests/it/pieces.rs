@@ -298,9 +298,10 @@ async fn both_wires_of_a_long_answer_show_its_beginning_and_its_end() {
             assert_eq!((&shown["bytes"], &shown["cut"]), (&json!(length), &json!(true)));
             assert_eq!(shown["kept"], json!({ "first": 48 << 10, "last": 16 << 10 }));
             let missing = format!("\n… {} bytes are not kept …\n", length - (64 << 10));
-            let text = shown["text"].as_str().unwrap().replace(&missing, "");
-            let kept = [first, last].map(String::from_utf8_lossy).concat();
-            assert_eq!(text, kept, "{revision}: what is missing is told once, between the two");
+            let (begin, end) = shown["text"].as_str().unwrap().split_once(&missing).expect("what is missing is told");
+            // What is at the cut may be half of a secret and is left out.
+            assert!(first.starts_with(begin.as_bytes()) && begin.len() > (47 << 10), "{revision}: {}", begin.len());
+            assert!(last.ends_with(end.as_bytes()) && end.len() > (11 << 10), "{revision}: {}", end.len());
         }
         assert_eq!(detail["bodies"], "cut");
     }
