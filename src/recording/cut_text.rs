@@ -175,6 +175,7 @@ impl JsonEnd {
                     }
                 }
                 _ if is_in_string => {}
+                b'\\' => return None,
                 b'{' => open.push(b'}'),
                 b'[' => open.push(b']'),
                 b',' if open.is_empty() => _ = first.get_or_insert(at),
