@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::browser::install_chromium;
@@ -15,8 +15,9 @@ use crate::peers::{self, source};
 use crate::process::rialto;
 use crate::redis::{RedisFlavor, RedisServer};
 
-/// How long a file of tests by Node may take on a machine with other work, in a browser or not.
-const BROWSER_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a file of tests by Node may take on a machine with other work, in a browser or not; each wait in it has a limit of
+/// its own.
+const BROWSER_TIMEOUT: Duration = Duration::from_secs(1800);
 
 fn console_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("console")
@@ -40,9 +41,14 @@ fn node() -> Command {
 }
 
 async fn succeeds(mut command: Command, limit: Duration) {
-    let output = tokio::time::timeout(limit, command.output()).await.expect("it ends in time").unwrap();
-    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}\n{complained}");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut output, mut errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let (mut said, mut complained) = (Vec::new(), Vec::new());
+    let reading =
+        async { tokio::join!(output.read_to_end(&mut said), errors.read_to_end(&mut complained), child.wait()).2 };
+    let status = tokio::time::timeout(limit, reading).await;
+    let text = [said, complained].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).join("\n");
+    assert!(matches!(&status, Ok(Ok(status)) if status.success()), "{status:?}: {text}");
 }
 
 /// A gateway with a runtime folder of its own, and the link that `rialto console` prints.
