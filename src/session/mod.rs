@@ -298,8 +298,8 @@ impl Session {
         self.lock().calls.retain(|running| running.id != *id);
     }
 
-    /// Opens an SSE stream for a running call, by its number for the recorder, and attaches its first reader. No quota refuses it any more:
-    /// [`Session::begin_call`] did not.
+    /// Opens an SSE stream for a running call and attaches its first reader; `mark` is its number for the recorder. No
+    /// quota refuses it any more: [`Session::begin_call`] did not.
     ///
     /// # Errors
     /// When the session is closed.
