@@ -3,33 +3,35 @@
 import { duration } from '../pure/time.js';
 import { html } from '../ui.js';
 
-/** @param {(number | null)[]} values @param {number} width @param {number} height @returns {string} */
-function path(values, width, height) {
-    const known = values.filter(value => value !== null);
-    const most = Math.max(...known, 1e-9);
+/** @param {(number | null)[]} values @param {number} width @param {number} height @returns {{ line: string, fill: string }} Steps of which nothing is known are gaps. */
+function paths(values, width, height) {
+    const most = Math.max(...values.map(value => value ?? 0), 1e-9);
     const step = width / Math.max(1, values.length - 1);
-    let pen = 'M';
-    return values
-        .map((value, index) => {
-            if (value === null) {
-                pen = 'M';
-                return '';
-            }
-            const point = `${pen}${(index * step).toFixed(1)} ${(height - 3 - (value / most) * (height - 6)).toFixed(1)}`;
-            pen = 'L';
-            return point;
-        })
-        .join(' ');
+    const x = (/** @type {number} */ index) => (index * step).toFixed(1);
+    const runs = /** @type {[number, number[]][]} */ ([]);
+    values.forEach((value, index) => {
+        if (value === null) return;
+        const run = runs.at(-1);
+        if (run && index === run[0] + run[1].length) run[1].push(value);
+        else runs.push([index, [value]]);
+    });
+    const drawn = runs.map(([from, known]) => {
+        const y = (/** @type {number} */ value) => (height - 3 - (value / most) * (height - 6)).toFixed(1);
+        const points = known.map((value, at) => `${x(from + at)} ${y(value)}`);
+        // One step alone is a dash.
+        const line = `M${points.join('L')}${known.length === 1 ? 'h2' : ''}`;
+        return { line, fill: `M${points.join('L')}L${x(from + known.length - 1)} ${height}L${x(from)} ${height}Z` };
+    });
+    return { line: drawn.map(one => one.line).join(''), fill: drawn.map(one => one.fill).join('') };
 }
 
 /** @param {{ values?: (number | null)[], bad?: boolean, width?: number, height?: number }} props Decoration: the figure beside it says the same. */
 export function Spark({ values = [], bad = false, width = 84, height = 30 }) {
-    const filled = values.map(value => value ?? 0);
-    if (filled.length < 2)
+    if (values.length < 2)
         return html`<svg class="spark" viewBox=${`0 0 ${width} ${height}`} aria-hidden="true"></svg>`;
-    const line = path(filled, width, height);
+    const { line, fill } = paths(values, width, height);
     return html`<svg class="spark" viewBox=${`0 0 ${width} ${height}`} preserveAspectRatio="none" aria-hidden="true">
-        <path class="fill" d=${`${line} L${width} ${height} L0 ${height}Z`} /><path class=${bad ? 'bad' : ''} d=${line} /></svg>`;
+        <path class="fill" d=${fill} /><path class=${bad ? 'bad' : ''} d=${line} /></svg>`;
 }
 
 const PARTS = /** @type {const} */ ([
