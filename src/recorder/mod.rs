@@ -294,7 +294,7 @@ fn put(ring: &mut Ring, limit: usize, mark: Mark, note: &Note<'_>) {
 }
 
 /// How many of the bytes that are kept of a long message are its last ones.
-fn tail_of(limit: usize) -> usize {
+pub fn tail_of(limit: usize) -> usize {
     limit / 4
 }
 

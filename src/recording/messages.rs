@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::store::{StoredCall, StoredRecord};
 use crate::protocol::{Incoming, Message, Raw};
-use crate::recorder::{NoteKind, Way, Wire};
+use crate::recorder::{NoteKind, Way, Wire, tail_of};
 
 /// A message of a recorded call.
 #[derive(Debug, Clone)]
@@ -205,8 +205,7 @@ fn message(record: &StoredRecord, form: MessageForm, method: String, text: Bytes
         with: None,
         head: RecordedHead::of(record),
         length: record.length,
-        // See `recorder`: the last quarter of what is kept of a long body.
-        tail: record.body.len() / 4,
+        tail: tail_of(record.body.len()),
         text,
     }
 }
